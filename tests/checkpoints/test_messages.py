@@ -10,7 +10,7 @@ from support.checkpoints import on_disk, tfrecords
 def advice(path):
     return (
         "Nothing of the checkpoint was loaded. Restore the file from a copy, or move "
-        f"{path} away to go on from an older checkpoint or from nothing."
+        f"{path} away to continue from an older checkpoint or from nothing."
     )
 
 

@@ -97,7 +97,7 @@ def test_the_others_are_told_of_in_time(group):
         assert (name, state) == ("t", "shard down")
         assert sentence.startswith(
             f"Shard 0 ({group.places[0]}, the coordinator) does not answer, so its items are "
-            "missing; 2 of 3 shards go on. Without it: flowing, "
+            "missing; 2 of 3 shards continue. Without it: flowing, "
         )
         code, out, _, took = group.run("top", "--once")
         assert (code, took < SOON_S) == (0, True)

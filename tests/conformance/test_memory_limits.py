@@ -83,7 +83,7 @@ def test_the_peer_does_not_tell_its_status(worker_of: WorkerOf) -> None:
     with pytest.raises(UnimplementedError) as error:
         reverb.Client(f"localhost:{port}").status()
     assert str(error.value) == (
-        f"The server at localhost:{port} does not report its status: it is a server of dm-reverb, or "
-        "of an older release of this package."
+        f"The server at localhost:{port} does not report its status: it is a server of dm-reverb, "
+        "or of an older release of this package."
     )
     peer.call("stop_server")

@@ -227,7 +227,7 @@ class TestPause:
             with pytest.raises(reverb.DeadlineExceededError) as raised:
                 served.client.sample_batch("replay", 1, timeout_ms=10)
             assert "Samples of table replay are paused by " in str(raised.value)
-            assert "resume_table lets them go on" in str(raised.value)
+            assert "resume_table resumes them" in str(raised.value)
             served.insert(1)
             served.client.resume_table("replay")
             assert next(served.client.sample("replay"))

@@ -249,7 +249,7 @@ class SlowServer(RefusingServer):
         (
             lambda client: next(client.sample("t")),
             "samples of table t",
-            "does not explain why a table waits: it is a server of dm-reverb, or of an older release",
+            "does not explain why a table waits: it is a server of dm-reverb, or of an older",
         ),
     ],
 )

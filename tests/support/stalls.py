@@ -163,7 +163,7 @@ SPECIAL_STALLS = {
     "slow readers": (slow_readers, {}, "1 reader does not take what is ready"),
 }
 
-# Why the first insert in the queue cannot go on, and the first request for samples.
+# Why the first insert in the queue is blocked, and the first request for samples.
 INSERTS_WAIT = {
     "behind": "1 more sample allows the next insert.",
     "stuck": "1 more sample allows the next insert.",
@@ -178,7 +178,7 @@ SAMPLES_WAIT = {
 }
 # Texts of timeouts of samples: what is told beside that, or where nobody waits yet.
 TIMEOUTS = {
-    "stuck": "Inserts cannot go on either: an insert would bring the cursor ",
+    "stuck": "Inserts are blocked too: an insert would bring the cursor ",
     "never": "Table replay: It will never hold the 6 items that sampling needs",
     "idle": "Table replay: 1 more insert allows the next sample.",
 }

@@ -31,7 +31,7 @@ pub enum State {
     Draining,
     /// A client paused inserts or samples.
     Paused,
-    /// Inserts and samples wait, and neither can go on.
+    /// Inserts and samples wait, and neither can continue.
     Stuck,
     /// Samples can never begin, or never as many at once as are requested.
     Never,
@@ -61,7 +61,7 @@ impl State {
 
     /// State of this name; `None` for one of another release.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|(_, it)| *it == name).map(|(state, _)| state)
+        Self::ALL.into_iter().find(|(_, known)| *known == name).map(|(state, _)| state)
     }
 }
 
@@ -134,7 +134,8 @@ pub type Pause<'a> = (&'a str, String);
 pub fn paused(
     inserts: Option<Pause<'_>>,
     samples: Option<Pause<'_>>,
-    (items, requests): (i64, i64),
+    items: i64,
+    requests: i64,
 ) -> String {
     let what = match (inserts, samples) {
         (Some((client, by)), Some((other, _))) if client == other => {
@@ -147,7 +148,7 @@ pub fn paused(
         (None, by) => format!("Samples are paused by {}", by.map_or(String::new(), |(_, by)| by)),
     };
     format!(
-        "{what}; {} and {}. resume_table lets them go on.",
+        "{what}; {} and {}. resume_table resumes them.",
         plural(items, "insert waits", "inserts wait"),
         plural(requests, "request for samples waits", "requests for samples wait")
     )

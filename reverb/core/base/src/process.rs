@@ -23,6 +23,12 @@ pub fn after_fork_in_child() {
     GENERATION.fetch_add(1, Ordering::AcqRel);
 }
 
+/// Name of this machine; empty where the system does not say it.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
 /// A static value that each process makes on first use.
 ///
 /// A forked child never touches the value of its parent: locks in it may be held, and tasks in it

@@ -159,7 +159,7 @@ impl Future for OfRuntime {
                 return Poll::Ready(());
             }
             let waker = context.waker();
-            if !state.runtime.as_ref().is_some_and(|it| it.will_wake(waker)) {
+            if !state.runtime.as_ref().is_some_and(|runtime| runtime.will_wake(waker)) {
                 state.runtime = Some(waker.clone());
             }
             if state.is_woken { state.future.take() } else { None }

@@ -15,10 +15,12 @@ pub(crate) fn without_tokens(text: String) -> String {
     if !text.contains(PREFIX) {
         return text;
     }
-    let is_of_token = |it: char| it.is_ascii_alphanumeric() || it == '-' || it == '_';
-    let (mut shown, mut rest) = (String::with_capacity(text.len()), text.as_str());
+    let is_of_token =
+        |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text.as_str();
     while let Some(at) = rest.find(PREFIX) {
-        let length = rest[at..].find(|it| !is_of_token(it)).unwrap_or(rest.len() - at);
+        let length = rest[at..].find(|letter| !is_of_token(letter)).unwrap_or(rest.len() - at);
         let is_token = length >= MIN_TOKEN;
         shown.push_str(&rest[..at + if is_token { SHOWN } else { length }]);
         if is_token {

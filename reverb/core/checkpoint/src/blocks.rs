@@ -61,14 +61,16 @@ impl Block {
 
     /// Its records. Each is checked when it is returned.
     pub(crate) fn records(&self) -> impl Iterator<Item = Result<Record<'_>>> {
-        let (mut at, mut number) = (0, self.first_record);
+        let mut at = 0;
+        let mut number = self.first_record;
         std::iter::from_fn(move || {
             let rest = &self.bytes[at..];
             let (header, rest) = rest.split_first_chunk::<HEADER_BYTES>()?;
             let offset = self.offset + at as u64;
             // The reader has checked the lengths already.
             let length = parse_header(header)? as usize;
-            let (data, footer) = (&rest[..length], &rest[length..length + FOOTER_BYTES]);
+            let data = &rest[..length];
+            let footer = &rest[length..length + FOOTER_BYTES];
             let record = Record { block: self, data, offset, number };
             at += HEADER_BYTES + length + FOOTER_BYTES;
             number += 1;
@@ -130,7 +132,8 @@ impl Blocks {
     pub(crate) fn next(&mut self) -> Result<Option<Block>> {
         let mut bytes = std::mem::take(&mut self.carry);
         // End of the complete records, and their number.
-        let (mut end, mut count) = (0, 0);
+        let mut end = 0;
+        let mut count = 0;
         let mut wanted = BLOCK_BYTES;
         loop {
             if bytes.len() < wanted {
@@ -266,7 +269,8 @@ impl Input {
             let what = "the compressed stream has no end; the file was cut off.";
             return Err(damaged(&self.path, &at(0), what));
         }
-        let (before_in, before_out) = (inflate.total_in(), inflate.total_out());
+        let before_in = inflate.total_in();
+        let before_out = inflate.total_out();
         let input = &self.buffer[self.used..self.filled];
         let status = inflate.decompress_vec(input, out, FlushDecompress::None);
         let consumed = (inflate.total_in() - before_in) as usize;

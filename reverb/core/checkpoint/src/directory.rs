@@ -84,7 +84,7 @@ fn names(root: &Path) -> Result<Vec<OsString>> {
 /// Names of the complete checkpoints in a directory, sorted. Empty if it cannot be read.
 pub(crate) fn complete(root: &Path) -> Vec<String> {
     let names = names(root).unwrap_or_default();
-    let complete = names.iter().filter(|name| is_complete(&root.join(name)).is_ok_and(|it| it));
+    let complete = names.iter().filter(|name| matches!(is_complete(&root.join(name)), Ok(true)));
     complete.map(|name| name.to_string_lossy().into_owned()).collect()
 }
 
@@ -231,7 +231,7 @@ pub(crate) fn prune(root: &Path, keep: usize, server: Option<&ServerName>, held:
         let is_new = held.checkpoints.last().is_some_and(|held| held.path == path);
         if !is_mine
             && (is_of_name || server.is_none())
-            && is_locked(&path.join(TABLES)).is_ok_and(|it| it)
+            && matches!(is_locked(&path.join(TABLES)), Ok(true))
         {
             held.warn_of_server(root, &path, &manifest);
         } else if is_of_name

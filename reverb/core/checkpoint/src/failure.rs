@@ -40,7 +40,7 @@ pub(crate) fn damaged(path: &Path, at: &str, what: &str) -> Error {
     let directory = path.parent().unwrap_or(path);
     Error::data_loss(format!(
         "Checkpoint file {} is damaged {at}: {what} Nothing of the checkpoint was loaded. Restore \
-         the file from a copy, or move {} away to go on from an older checkpoint or from nothing.",
+         the file from a copy, or move {} away to continue from an older checkpoint or from nothing.",
         path.display(),
         directory.display()
     ))

@@ -240,7 +240,7 @@ fn in_parentheses(owner: Option<&Owner>) -> String {
 
 fn name_is_taken(root: &Path, file: &Path, name: &ServerName) -> Error {
     let content = read_file(file, MAX_NAME_FILE_BYTES).ok();
-    let owner = content.and_then(|it| std::str::from_utf8(&it).ok()?.parse().ok());
+    let owner = content.and_then(|content| std::str::from_utf8(&content).ok()?.parse().ok());
     Error::failed_precondition(format!(
         "Another server that is running{} has the name {name} in the checkpoint directory {}. Stop \
          it, or give this server another name or another directory.",

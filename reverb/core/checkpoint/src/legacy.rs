@@ -47,7 +47,8 @@ pub(crate) fn item_trajectory<'c>(
         ));
     }
     #[expect(deprecated, reason = "this file reads deprecated fields")]
-    let (keys, range) = (item.deprecated_chunk_keys, item.deprecated_sequence_range);
+    let PrioritizedItem { deprecated_chunk_keys: keys, deprecated_sequence_range: range, .. } =
+        item;
     let range = range.unwrap_or_default();
     let chunks: Vec<&Chunk> = keys.into_iter().map(&mut find).collect::<Result<_>>()?;
     let num_columns = match chunks.first() {

@@ -9,7 +9,6 @@ use hashbrown::HashMap;
 use reverb_base::{Error, Result};
 use reverb_data::{MemoryConfig, TableConfig, WhenFull};
 use reverb_engine::{Restored, Table};
-use reverb_wire::convert::table_config::to_signature;
 use reverb_wire::generated::PriorityTableCheckpoint;
 
 use crate::directory::{ITEMS, is_complete, latest};
@@ -19,7 +18,7 @@ use crate::manifest::Manifest;
 use crate::name::ServerName;
 use crate::pipeline::check;
 use crate::progress::Progress;
-use crate::settings::differences;
+use crate::settings::{differences, stored_signature};
 use crate::stored::{ATTEMPTS, Stored, StoredTable, is_gone};
 
 /// Options of a load.
@@ -161,7 +160,8 @@ fn warn_of_name(stored: &Stored, options: &LoadOptions) {
 fn warn_of_others(options: &LoadOptions) -> Result<()> {
     if let (Some(name), Some(other)) = (&options.name, latest(&options.root, None)?) {
         let whose = Manifest::read_or_empty(&other)?.name;
-        let whose = whose.map_or_else(|| "has no name".to_owned(), |it| format!("is named {it}"));
+        let whose =
+            whose.map_or_else(|| "has no name".to_owned(), |name| format!("is named {name}"));
         tracing::warn!(
             "checkpoint directory {}: nothing is loaded, for there is no checkpoint of a server \
              named {name}; the last one, {}, is of a server that {whose}. Give it as \
@@ -238,9 +238,10 @@ fn settings_for(
 
 /// Checks that the signature of a table is the stored one, if both have one.
 fn check_signature(stored: &PriorityTableCheckpoint, code: &TableConfig) -> Result<()> {
-    let stored = stored.signature.as_ref().and_then(|it| to_signature(it).ok());
-    let Some((stored, own)) = stored.as_ref().zip(code.signature.as_ref()) else { return Ok(()) };
-    let Some((own, stored)) = own.flat.first_difference(&stored.flat) else { return Ok(()) };
+    let Some((stored, own)) = stored_signature(stored).zip(code.signature.as_ref()) else {
+        return Ok(());
+    };
+    let Some((own, stored)) = own.flat.first_difference(&stored) else { return Ok(()) };
     Err(Error::failed_precondition(format!(
         "Table {}: the signature of the config has {own}, and the stored one has {stored}. Change \
          the config, start without this checkpoint, or take the stored settings with \

@@ -137,7 +137,8 @@ impl Manifest {
                 let value = words.next().and_then(|word| word.strip_prefix(key));
                 value.and_then(|value| value.parse::<u64>().ok()).ok_or_else(damage)
             };
-            let (records, bytes) = (number("records=")?, number("bytes=")?);
+            let records = number("records=")?;
+            let bytes = number("bytes=")?;
             manifest.files.push(FileEntry { name, records, bytes });
         }
         Ok(Some(manifest))

@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
+use reverb_base::process::host_name;
+
 /// Linux's list of locks and their holders.
 const LOCKS: &str = "/proc/locks";
 
@@ -18,9 +20,8 @@ pub(crate) struct Owner {
 
 impl Owner {
     pub(crate) fn here() -> Self {
-        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         // The host name must be a single word.
-        let host: String = name.split_whitespace().collect();
+        let host: String = host_name().split_whitespace().collect();
         let host = if host.is_empty() { "localhost".to_owned() } else { host };
         Self { process: std::process::id(), host }
     }

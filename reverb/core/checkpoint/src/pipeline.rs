@@ -124,7 +124,9 @@ pub(crate) fn in_order<I: Send, W, O: Send>(
     std::thread::scope(|scope| {
         for _ in 0..threads {
             let sender = sender.clone();
-            let (shared, prepare, work) = (&shared, &prepare, &work);
+            let shared = &shared;
+            let prepare = &prepare;
+            let work = &work;
             scope.spawn(move || {
                 let _end = EndOnPanic(shared);
                 let mut state = prepare();
@@ -159,7 +161,7 @@ pub(crate) fn in_order<I: Send, W, O: Send>(
             }
         }
         // An error of the source comes after all its inputs.
-        outcome.and_then(|()| early.remove(&usize::MAX).map_or(Ok(()), |it| it.map(|_| ())))
+        outcome.and_then(|()| early.remove(&usize::MAX).map_or(Ok(()), |error| error.map(|_| ())))
     })
 }
 

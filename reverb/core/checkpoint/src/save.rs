@@ -98,7 +98,8 @@ pub fn save(
     let start = Instant::now();
     let partial = Partial::create(&options.root)?;
     let cut = SnapshotCut::begin(tables)?;
-    let (taken_at, locked) = (cut.taken_at(), cut.locked());
+    let taken_at = cut.taken_at();
+    let locked = cut.locked();
     let num_items = cut.num_items();
     progress.expect_items(num_items);
     let snapshots = cut.copy();
@@ -161,62 +162,31 @@ fn write_items(
     chunks: &ChunkSet,
     progress: &Progress,
 ) -> Result<FileEntry> {
-    let created = partial.create_file(ITEMS)?;
-    let mut file = RecordFile::begin(partial.path(), ITEMS, &created, progress)?;
-    let num_pieces =
-        snapshots.iter().map(|snapshot| snapshot.items.len().div_ceil(ITEMS_PER_PIECE)).sum();
-    let threads = num_threads(num_pieces);
-    let mut pieces = snapshots.iter().flat_map(|snapshot| {
-        let name = snapshot.info.config.name.as_str();
-        snapshot.items.chunks(ITEMS_PER_PIECE).map(move |items| (name, items))
-    });
-    in_order(
-        threads,
-        progress.cancelled(),
-        || Ok(pieces.next()),
-        |_| 0,
-        || begin_work(threads),
-        |(compressor, raw), (table, items)| {
-            raw.clear();
-            for item in items {
-                let length = put_record(raw, |out| put_stored_item(out, table, item, chunks));
-                check_length(ITEMS, length, MAX_RECORD_BYTES)?;
-            }
-            Ok((compressor.compress(raw), items.len()))
-        },
-        |(piece, num_items)| {
-            progress.add_items(num_items as u64);
-            file.write(&piece)
-        },
-    )?;
-    file.finish(snapshots.iter().map(|snapshot| snapshot.items.len() as u64).sum())
-}
-
-/// State of one of the threads that compress: a compressor, and a buffer for records. A single one
-/// is the calling thread.
-fn begin_work(threads: usize) -> (Compressor, Vec<u8>) {
-    if threads > 1 {
-        lower_priority();
-    }
-    (Compressor::new(), Vec::new())
-}
-
-fn put_stored_item(out: &mut Vec<u8>, table: &str, item: &StoredItem, chunks: &ChunkSet) {
-    let head = ItemHead {
-        key: item.key,
-        table,
-        priority: item.priority,
-        removal_priority: item.removal_priority,
-        times_sampled: item.times_sampled,
-        inserted_at_ns: Some(item.inserted_at_ns),
-    };
-    put_item_with_keys(out, &head, &item.trajectory, |chunk| chunks.key_of(chunk));
+    let pieces: Vec<(&str, &[StoredItem])> = snapshots
+        .iter()
+        .flat_map(|snapshot| {
+            let name = snapshot.info.config.name.as_str();
+            snapshot.items.chunks(ITEMS_PER_PIECE).map(move |items| (name, items))
+        })
+        .collect();
+    write_pieces(partial, ITEMS, pieces, progress, |raw, (table, items)| {
+        for item in items {
+            let head = ItemHead::of_stored(table, item);
+            let put = |out: &mut Vec<u8>| {
+                put_item_with_keys(out, &head, &item.trajectory, |chunk| chunks.key_of(chunk));
+            };
+            let length = put_record(raw, put);
+            check_length(ITEMS, length, MAX_RECORD_BYTES)?;
+        }
+        Ok(items.len())
+    })
 }
 
 /// Ranges of chunks that are compressed together.
 fn pieces_of(chunks: &[(u64, Chunk)]) -> Vec<Range<usize>> {
     let mut pieces = Vec::new();
-    let (mut start, mut bytes) = (0, 0);
+    let mut start = 0;
+    let mut bytes = 0;
     for (at, (_, chunk)) in chunks.iter().enumerate() {
         if bytes >= PIECE_BYTES {
             pieces.push(start..at);
@@ -231,29 +201,54 @@ fn pieces_of(chunks: &[(u64, Chunk)]) -> Vec<Range<usize>> {
 }
 
 fn write_chunks(partial: &Partial, chunks: &ChunkSet, progress: &Progress) -> Result<FileEntry> {
-    let created = partial.create_file(CHUNKS)?;
-    let mut file = RecordFile::begin(partial.path(), CHUNKS, &created, progress)?;
     let all = chunks.chunks();
-    let pieces = pieces_of(all);
+    write_pieces(partial, CHUNKS, pieces_of(all), progress, |raw, piece| {
+        for (key, chunk) in &all[piece.clone()] {
+            let length = put_record(raw, |out| put_chunk_data(out, *key, chunk));
+            check_length(CHUNKS, length, MAX_CHUNK_RECORD_BYTES)?;
+        }
+        Ok(piece.len())
+    })
+}
+
+/// Writes a file of pieces, which several threads compress. `put` appends the records of a piece,
+/// and returns their number.
+fn write_pieces<P: Send>(
+    partial: &Partial,
+    name: &'static str,
+    pieces: Vec<P>,
+    progress: &Progress,
+    put: impl Fn(&mut Vec<u8>, P) -> Result<usize> + Sync,
+) -> Result<FileEntry> {
+    let created = partial.create_file(name)?;
+    let mut file = RecordFile::begin(partial.path(), name, &created, progress)?;
     let threads = num_threads(pieces.len());
     let mut pieces = pieces.into_iter();
+    let mut num_records = 0;
     in_order(
         threads,
         progress.cancelled(),
         || Ok(pieces.next()),
         |_| 0,
-        || begin_work(threads),
+        || {
+            // A single thread is the calling one.
+            if threads > 1 {
+                lower_priority();
+            }
+            (Compressor::new(), Vec::new())
+        },
         |(compressor, raw), piece| {
             raw.clear();
-            for (key, chunk) in &all[piece] {
-                let length = put_record(raw, |out| put_chunk_data(out, *key, chunk));
-                check_length(CHUNKS, length, MAX_CHUNK_RECORD_BYTES)?;
-            }
-            Ok(compressor.compress(raw))
+            let count = put(raw, piece)?;
+            Ok((compressor.compress(raw), count))
         },
-        |piece| file.write(&piece),
+        |(piece, count)| {
+            num_records += count as u64;
+            progress.add_items(if name == ITEMS { count as u64 } else { 0 });
+            file.write(&piece)
+        },
     )?;
-    file.finish(all.len() as u64)
+    file.finish(num_records)
 }
 
 /// Refuses a record that is too long for readers.

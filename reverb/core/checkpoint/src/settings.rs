@@ -3,8 +3,8 @@
 
 use reverb_base::{Error, Result};
 use reverb_data::{
-    Counters, MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableInfo,
-    TableSignature, Totals, WhenFull,
+    Counters, MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, Signature, TableConfig,
+    TableInfo, Totals, WhenFull,
 };
 use reverb_wire::convert::table_config::{
     from_limiter, from_max_bytes, from_max_priority, from_rate_limiter, from_selector,
@@ -84,6 +84,11 @@ fn unless_counted(total: u64, counted: i64) -> Option<i64> {
     i64::try_from(total).ok().filter(|&total| total != counted)
 }
 
+/// Signature of a stored table, if it has one that can be read.
+pub(crate) fn stored_signature(message: &proto::PriorityTableCheckpoint) -> Option<Signature> {
+    Some(to_signature(message.signature.as_ref()?).ok()?.flat)
+}
+
 pub(crate) fn to_counters(message: &proto::PriorityTableCheckpoint) -> Counters {
     let rate_limiter = message.rate_limiter.unwrap_or_default();
     let total = |stored: Option<i64>, counted| stored.unwrap_or(counted).max(0).cast_unsigned();
@@ -127,12 +132,10 @@ pub(crate) fn differences(
     let text = |config: Option<SelectorConfig>| {
         config.map_or_else(|| "not set".to_owned(), |config| format!("{config:?}"))
     };
-    let flat = |signature: Option<TableSignature>| signature.map(|signature| signature.flat);
-    let stored_signature = stored.signature.as_ref().and_then(|it| to_signature(it).ok());
-    let (stored_signature, code_signature) = (flat(stored_signature), flat(signature.clone()));
-    let describe = |signature: &Option<reverb_data::Signature>| {
-        signature.as_ref().map_or_else(|| "none".to_owned(), reverb_data::Signature::describe)
+    let describe = |signature: Option<&Signature>| {
+        signature.map_or_else(|| "none".to_owned(), Signature::describe)
     };
+    let code_signature = signature.as_ref().map(|signature| &signature.flat);
     let all = [
         ("sampler", text(selector(&stored.sampler)), text(Some(sampler.without_seed()))),
         ("remover", text(selector(&stored.remover)), text(Some(remover.without_seed()))),
@@ -157,7 +160,7 @@ pub(crate) fn differences(
         ("max_bytes", bytes(to_memory(stored).max_bytes), bytes(*max_bytes)),
         ("when_full", word(to_memory(stored).when_full), word(*when_full)),
         ("max_priority", which(to_max_priority(stored)), which(*max_priority)),
-        ("signature", describe(&stored_signature), describe(&code_signature)),
+        ("signature", describe(stored_signature(stored).as_ref()), describe(code_signature)),
     ];
     all.into_iter().filter(|(_, stored, code)| stored != code).collect()
 }

@@ -34,8 +34,10 @@ impl FromStr for ShardIdentity {
     fn from_str(word: &str) -> Result<Self, ()> {
         let mut parts = word.splitn(3, '/');
         let mut part = || parts.next().ok_or(());
-        let (index, num_shards) = (part()?, part()?);
-        let (index, num_shards) = (index.parse().map_err(drop)?, num_shards.parse().map_err(drop)?);
+        let index = part()?;
+        let num_shards = part()?;
+        let index = index.parse().map_err(drop)?;
+        let num_shards = num_shards.parse().map_err(drop)?;
         let digits = part()?.as_bytes().chunks(2);
         let bytes = digits.map(|pair| {
             let pair = std::str::from_utf8(pair).map_err(drop)?;

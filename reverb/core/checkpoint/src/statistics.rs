@@ -115,7 +115,8 @@ impl Stored {
 
 fn to_entry(table: usize, message: &[u8]) -> Result<Entry> {
     let raw = RawItem::parse(message)?;
-    let (mut chunks, mut lengths) = (Vec::new(), Vec::<u32>::new());
+    let mut chunks = Vec::new();
+    let mut lengths = Vec::<u32>::new();
     raw.for_each_slice(|column, key, length| {
         if chunks.last() != Some(&key) {
             chunks.push(key);
@@ -130,7 +131,9 @@ fn to_entry(table: usize, message: &[u8]) -> Result<Entry> {
         && let Ok(item) = PrioritizedItem::decode(message)
     {
         #[expect(deprecated, reason = "a layout of early releases")]
-        let (keys, range) = (item.deprecated_chunk_keys, item.deprecated_sequence_range);
+        let PrioritizedItem {
+            deprecated_chunk_keys: keys, deprecated_sequence_range: range, ..
+        } = item;
         chunks = keys;
         length = range.map_or(0, |range| range.length.max(0) as u32);
     }

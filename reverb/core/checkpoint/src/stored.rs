@@ -118,8 +118,10 @@ impl Stored {
 
     pub(crate) fn read(path: PathBuf) -> Result<Self> {
         let manifest = Manifest::read(&path)?;
-        let (tables, chunks) = (open_part(&path, TABLES)?, open_part(&path, CHUNKS)?);
-        let (tables, chunks) = (required(&path, TABLES, tables)?, required(&path, CHUNKS, chunks)?);
+        let tables = open_part(&path, TABLES)?;
+        let chunks = open_part(&path, CHUNKS)?;
+        let tables = required(&path, TABLES, tables)?;
+        let chunks = required(&path, CHUNKS, chunks)?;
         let items = open_part(&path, ITEMS)?;
         let encoding = Encoding::from_file(&path.join(TABLES), &tables)?;
         let mut stored = Self {
@@ -166,13 +168,20 @@ impl Stored {
 
     /// Number of items, if it is known before reading them.
     pub fn num_items(&self) -> Option<u64> {
-        Some(self.manifest.as_ref()?.file(ITEMS)?.records)
+        self.num_records(ITEMS)
+    }
+
+    /// Number of records of a file by the manifest.
+    fn num_records(&self, name: &str) -> Option<u64> {
+        Some(self.manifest.as_ref()?.file(name)?.records)
     }
 
     fn read_tables(&mut self, file: &Arc<File>) -> Result<()> {
         let progress = Arc::default();
         let mut blocks = self.blocks(TABLES, file, &progress);
-        let (mut tables, mut names, mut old_items) = (Vec::new(), HashSet::new(), Vec::new());
+        let mut tables = Vec::new();
+        let mut names = HashSet::new();
+        let mut old_items = Vec::new();
         while let Some(block) = blocks.next()? {
             for record in block.records() {
                 let record = record?;
@@ -215,8 +224,7 @@ impl Stored {
 
     /// Compares the number of records with the one in the manifest.
     fn check_count(&self, name: &str, records: u64) -> Result<()> {
-        let expected = self.manifest.as_ref().and_then(|it| it.file(name)).map(|it| it.records);
-        match expected {
+        match self.num_records(name) {
             Some(expected) if expected != records => {
                 let what = format!("it has {records} records, and {DONE} says {expected}.");
                 Err(damaged(&self.path.join(name), "as a whole", &what))
@@ -266,9 +274,8 @@ impl Stored {
 
     /// Reads all chunks, because items may refer to any of them.
     pub(crate) fn chunks(&self, progress: &Arc<Progress>) -> Result<ChunkMap> {
-        let expected = self.manifest.as_ref().and_then(|it| it.file(CHUNKS));
         // The expected number may be wrong, so it reserves memory only up to a limit.
-        let expected = expected.map_or(0, |it| it.records.min(1 << 22) as usize);
+        let expected = self.num_records(CHUNKS).unwrap_or(0).min(1 << 22) as usize;
         let mut chunks = ChunkMap::with_capacity(expected);
         let mut num_lost = 0;
         self.for_each_chunk(progress, to_chunk, |chunk| {

@@ -25,7 +25,9 @@ const MAX_SIGNATURE_PARTS: usize = 1 << 18;
 ///
 /// Text that describes the problem.
 pub(crate) fn read_table(record: &[u8]) -> Result<(PriorityTableCheckpoint, Vec<&[u8]>), String> {
-    let (mut rest, mut items, mut signature) = (Vec::new(), Vec::new(), SignatureSize::default());
+    let mut rest = Vec::new();
+    let mut items = Vec::new();
+    let mut signature = SignatureSize::default();
     let mut reader = Reader::new(record);
     loop {
         let before = reader.rest();

@@ -101,8 +101,10 @@ impl StreamChecksum {
 /// second. The low half is the sum of the bytes plus one, the high half the sum of all low halves.
 fn adler32_of_both(first: u32, second: u32, second_bytes: u64) -> u32 {
     const BASE: u64 = 65_521;
-    let (low, high) = (u64::from(first & 0xffff), u64::from(first >> 16));
-    let (second_low, second_high) = (u64::from(second & 0xffff), u64::from(second >> 16));
+    let low = u64::from(first & 0xffff);
+    let high = u64::from(first >> 16);
+    let second_low = u64::from(second & 0xffff);
+    let second_high = u64::from(second >> 16);
     let sum = (low + second_low + BASE - 1) % BASE;
     let length = second_bytes % BASE;
     let sum_of_sums = (high + second_high + length * (low + BASE - 1)) % BASE;

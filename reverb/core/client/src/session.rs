@@ -384,7 +384,7 @@ impl Session {
             }
             let status = || transport.call(StatusRequest { with_streams: false });
             let clock = match self.answer_of(status(), ", so nothing was changed").await {
-                Ok(status) => ServerClock::told(status.now_ns),
+                Ok(status) => ServerClock::reported(status.now_ns),
                 Err(error) if error.is_transient() || error.kind() == ErrorKind::Unavailable => {
                     return Err(error);
                 }

@@ -3,9 +3,9 @@
 //!
 //! A chunk is charged to a server when the server first sees it, and discharged when its last
 //! reference goes, whoever held it. In addition, the first table that has an item with the chunk
-//! becomes its *home*: the chunk itself counts how many items of the home refer to it. Another
-//! table counts the chunk in a map of its own. So a table counts every chunk once, in the common
-//! case without a map.
+//! becomes its *owner table*: the chunk itself counts how many items of that table refer to it.
+//! Another table, a *secondary* one, counts the chunk in a map of its own. So a table counts every
+//! chunk once, in the common case without a map.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::trajectory::Trajectory;
 /// Bookkeeping of a chunk: its owner and references. It is part of the chunk's header.
 #[derive(Debug, Default)]
 pub(crate) struct Booking {
-    /// Number of items of its home that refer to the chunk. Changes only under the lock of that
-    /// table.
+    /// Number of items of its owner table that refer to the chunk. Changes only under the lock of
+    /// that table.
     references: AtomicU32,
-    /// Owner: a server, or the home, which knows its server; 0 for none.
+    /// Owner: a server, or a table, which knows its server; 0 for none.
     owner: AtomicU16,
     /// Chunk flags; stored here because padding would cost 8 bytes.
     pub(crate) of_chunk: u16,
@@ -55,9 +55,10 @@ impl Booking {
     }
 }
 
-/// Frees trajectories. Their server's account is told of all chunks that this frees at once.
+/// Frees trajectories. Their server's account gets the bytes of all chunks that this frees at once.
 pub fn free_all(trajectories: Vec<Trajectory>) {
-    let (mut server, mut bytes) = (0, 0);
+    let mut server = 0;
+    let mut bytes = 0;
     for chunk in trajectories.iter().filter_map(Trajectory::only_chunk) {
         if !chunk.is_referred_to_once() {
             continue;
@@ -139,7 +140,7 @@ impl ServerAccount {
         self.0.owner().bytes.fetch_add(bytes, Release);
     }
 
-    /// Returns true if no table has an item with the chunk. Only its home is asked.
+    /// Returns true if no table has an item with the chunk. Only its owner table is asked.
     pub fn is_in_no_table(chunk: &Chunk) -> bool {
         !is_table(chunk.booking().owner.load(Relaxed))
     }
@@ -153,21 +154,21 @@ pub struct TableAccount {
     chunk_bytes: u64,
     item_bytes: u64,
     num_chunks: u64,
-    /// Chunks whose home is another table, by identity.
-    guests: HashMap<usize, Guest>,
+    /// Chunks that another table owns, by identity.
+    secondary: HashMap<usize, SecondaryChunk>,
     /// Changes that the server's account has not received yet.
     unbooked: i64,
 }
 
-/// A chunk whose home is another table.
+/// A chunk that another table owns.
 #[derive(Debug)]
-struct Guest {
+struct SecondaryChunk {
     references: u32,
     bytes: u64,
 }
 
-/// Bytes of a guest in the map, at a load of about two thirds.
-const GUEST_BYTES: u64 = 40;
+/// Bytes of a secondary chunk in the map, at a load of about two thirds.
+const SECONDARY_BYTES: u64 = 40;
 
 impl TableAccount {
     /// An empty account.
@@ -178,7 +179,7 @@ impl TableAccount {
             chunk_bytes: 0,
             item_bytes: 0,
             num_chunks: 0,
-            guests: HashMap::new(),
+            secondary: HashMap::new(),
             unbooked: 0,
         }
     }
@@ -194,8 +195,8 @@ impl TableAccount {
     }
 
     /// Part of `bytes` that is used to count chunks of other tables.
-    pub fn guest_bytes(&self) -> u64 {
-        self.guests.len() as u64 * GUEST_BYTES
+    pub fn secondary_bytes(&self) -> u64 {
+        self.secondary.len() as u64 * SECONDARY_BYTES
     }
 
     /// Number of different chunks that its items refer to.
@@ -245,10 +246,10 @@ impl TableAccount {
     pub fn would_add(&self, trajectory: &Trajectory, item_bytes: u64) -> u64 {
         let new_bytes = |chunk: &Chunk| {
             let owner = chunk.booking().owner.load(Relaxed);
-            if owner == self.id.0 || self.guests.contains_key(&chunk.identity()) {
+            if owner == self.id.0 || self.secondary.contains_key(&chunk.identity()) {
                 return 0;
             }
-            chunk.bytes() + if is_table(owner) { GUEST_BYTES } else { 0 }
+            chunk.bytes() + if is_table(owner) { SECONDARY_BYTES } else { 0 }
         };
         let chunks: u64 = trajectory.chunks().iter().map(new_bytes).sum();
         item_bytes + trajectory.bytes() + chunks
@@ -264,8 +265,8 @@ impl TableAccount {
     /// Moves everything to another server's account.
     pub fn move_to(&mut self, server: &ServerAccount) {
         self.book();
-        let of_guests: u64 = self.guests.values().map(|guest| guest.bytes).sum();
-        let owned = self.bytes() - of_guests;
+        let of_secondary: u64 = self.secondary.values().map(|chunk| chunk.bytes).sum();
+        let owned = self.bytes() - of_secondary;
         server.add(owned as i64);
         if !self.id.is_none() {
             self.id.owner().server.store(server.0.0, Release);
@@ -276,10 +277,10 @@ impl TableAccount {
 
     /// Adds a reference of an item to the chunk; returns true if it is the first one.
     fn refer(&mut self, chunk: &Chunk) -> bool {
-        if !self.guests.is_empty()
-            && let Some(guest) = self.guests.get_mut(&chunk.identity())
+        if !self.secondary.is_empty()
+            && let Some(counted) = self.secondary.get_mut(&chunk.identity())
         {
-            guest.references += 1;
+            counted.references += 1;
             return false;
         }
         let booking = chunk.booking();
@@ -292,12 +293,12 @@ impl TableAccount {
             booking.references.store(references + 1, Relaxed);
             return false;
         }
-        let is_home = !is_table(owner) && booking.change_owner(owner, self.id.0, chunk);
-        if !is_home {
-            let guest = Guest { references: 1, bytes: chunk.bytes() };
-            self.guests.insert(chunk.identity(), guest);
-            self.item_bytes += GUEST_BYTES;
-            self.unbooked += GUEST_BYTES as i64;
+        let is_owner = !is_table(owner) && booking.change_owner(owner, self.id.0, chunk);
+        if !is_owner {
+            let counted = SecondaryChunk { references: 1, bytes: chunk.bytes() };
+            self.secondary.insert(chunk.identity(), counted);
+            self.item_bytes += SECONDARY_BYTES;
+            self.unbooked += SECONDARY_BYTES as i64;
             return true;
         }
         booking.references.store(1, Relaxed);
@@ -314,15 +315,15 @@ impl TableAccount {
 
     /// Removes a reference of an item to the chunk; returns true if it was the last one.
     fn let_go(&mut self, chunk: &Chunk) -> bool {
-        if !self.guests.is_empty()
-            && let Some(guest) = self.guests.get_mut(&chunk.identity())
+        if !self.secondary.is_empty()
+            && let Some(counted) = self.secondary.get_mut(&chunk.identity())
         {
-            guest.references -= 1;
-            let is_last = guest.references == 0;
+            counted.references -= 1;
+            let is_last = counted.references == 0;
             if is_last {
-                self.guests.remove(&chunk.identity());
-                self.item_bytes -= GUEST_BYTES;
-                self.unbooked -= GUEST_BYTES as i64;
+                self.secondary.remove(&chunk.identity());
+                self.item_bytes -= SECONDARY_BYTES;
+                self.unbooked -= SECONDARY_BYTES as i64;
             }
             return is_last;
         }
@@ -405,7 +406,7 @@ impl OwnerId {
     fn take(server: u16) -> Self {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         for _ in 0..MAX_OWNERS {
-            // The search goes on from the last id, so that a freed one is not reused soon.
+            // The search continues from the last id, so that a freed one is not reused soon.
             let id = NEXT.fetch_add(1, Relaxed);
             if id != 0 && OWNERS[usize::from(id)].take() {
                 OWNERS[usize::from(id)].server.store(server, Release);

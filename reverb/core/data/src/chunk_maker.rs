@@ -41,7 +41,7 @@ impl ChunkMaker {
         if payload.len() > MAX_PAYLOAD_BYTES {
             return None;
         }
-        let known = self.known.find(|it| it.layout.matches(payload, delta)).copied();
+        let known = self.known.find(|known| known.layout.matches(payload, delta)).copied();
         let known = if let Some(known) = known {
             known
         } else {

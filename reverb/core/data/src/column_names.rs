@@ -163,17 +163,18 @@ impl ColumnNames {
     /// The names that only these or only `others` have, and which side lacks them; empty if none.
     pub fn difference_from(&self, others: &Self, this_side: &str, other_side: &str) -> String {
         let without = |these: &Self, those: &Self| {
-            Self(these.0.iter().filter(|it| !those.0.contains(it)).cloned().collect())
+            Self(these.0.iter().filter(|name| !those.0.contains(name)).cloned().collect())
         };
-        let (foreign, missing) = (without(self, others), without(others, self));
-        let mut told = Vec::new();
+        let foreign = without(self, others);
+        let missing = without(others, self);
+        let mut differences = Vec::new();
         if !foreign.0.is_empty() {
-            told.push(format!("{other_side} lacks {foreign}"));
+            differences.push(format!("{other_side} lacks {foreign}"));
         }
         if !missing.0.is_empty() {
-            told.push(format!("{this_side} lacks {missing}"));
+            differences.push(format!("{this_side} lacks {missing}"));
         }
-        told.join(", and ")
+        differences.join(", and ")
     }
 
     /// Warning for columns that are stored by position under other names; `None` if there are none.

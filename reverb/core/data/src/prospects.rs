@@ -36,7 +36,7 @@ impl TableConfig {
 
     fn why_too_narrow(&self) -> Option<String> {
         let RateLimiterConfig { samples_per_insert, min_diff, max_diff, .. } = self.rate_limiter;
-        let cursor = self.rate_limiter.cursor_without_way_on()?;
+        let cursor = self.rate_limiter.deadlocked_cursor()?;
         Some(format!(
             "It can come to a stop for good: with inserts * samples_per_insert - samples = {cursor}, \
              an insert would go above max_diff {max_diff}, and a sample below min_diff {min_diff}. \
@@ -48,13 +48,13 @@ impl TableConfig {
 
 impl RateLimiterConfig {
     /// A reachable cursor value at which the table allows neither an insert nor a sample.
-    fn cursor_without_way_on(&self) -> Option<f64> {
+    fn deadlocked_cursor(&self) -> Option<f64> {
         let Self { samples_per_insert, min_size_to_sample, min_diff, max_diff } = *self;
         let is_open = min_diff <= -f64::MAX || max_diff >= f64::MAX;
         if is_open || max_diff - min_diff >= samples_per_insert + 1.0 {
             return None;
         }
-        // Inserts up to the minimum size need no permission; after that only samples go on.
+        // Inserts up to the minimum size need no permission; after that only samples continue.
         let first = samples_per_insert * min_size_to_sample as f64;
         let first = first - (first - max_diff).floor().max(0.0);
         let mut seen = HashSet::new();
@@ -101,7 +101,7 @@ mod tests {
             (1.0, 1, 0.0, 0.0 + 1.0),
             (0.25, 4, 0.0, 1.25),
         ] {
-            let found = limiter(ratio, min_size, min_diff, max_diff).cursor_without_way_on();
+            let found = limiter(ratio, min_size, min_diff, max_diff).deadlocked_cursor();
             assert_eq!(found, None, "{ratio} {min_size} {min_diff} {max_diff}");
         }
     }
@@ -114,7 +114,7 @@ mod tests {
             (4.0, 1, 0.0, 3.0, 0.0),
             (1.0, 1_000_000_000, 0.0, 0.5, 0.0),
         ] {
-            let found = limiter(ratio, min_size, min_diff, max_diff).cursor_without_way_on();
+            let found = limiter(ratio, min_size, min_diff, max_diff).deadlocked_cursor();
             assert_eq!(found, Some(cursor), "{ratio} {min_size} {min_diff} {max_diff}");
         }
     }
@@ -130,7 +130,7 @@ mod tests {
             choices in prop::collection::vec(any::<bool>(), 300),
         ) {
             let limiter = limiter(ratio, min_size, min_diff, min_diff + width);
-            let told = limiter.cursor_without_way_on();
+            let found = limiter.deadlocked_cursor();
             let (mut size, mut cursor, mut stopped) = (0, 0.0, false);
             for insert in choices {
                 let can_insert = limiter.missing_samples(size, cursor) == 0.0;
@@ -142,7 +142,7 @@ mod tests {
                     cursor -= 1.0;
                 }
             }
-            prop_assert!(!stopped || told.is_some());
+            prop_assert!(!stopped || found.is_some());
         }
     }
 }

@@ -145,7 +145,8 @@ pub(crate) fn put_varint_before(out: &mut Vec<u8>, at: usize, value: u64) {
 
 #[cold]
 fn move_tail(out: &mut Vec<u8>, from: usize, to: usize) {
-    let (end, moved_end) = (out.len(), out.len() + to - from);
+    let end = out.len();
+    let moved_end = out.len() + to - from;
     out.resize(end.max(moved_end), 0);
     out.copy_within(from..end, to);
     out.truncate(moved_end);

@@ -32,7 +32,7 @@ pub struct SampleOptions {
     /// If set, each sample is a window of an item's steps, and items without one are not sampled.
     pub window: Option<StepWindow>,
     /// Begin of the reader's wait for its next item, if an earlier request has timed out and this
-    /// one goes on with the wait.
+    /// one continues the wait.
     pub waits_since: Option<Instant>,
 }
 

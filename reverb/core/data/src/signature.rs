@@ -139,8 +139,8 @@ impl Signature {
         let text = |signature: &Self, index: usize| {
             signature.0.get(index).map_or_else(
                 || "no other column".to_owned(),
-                |it: &TensorSpec| {
-                    format!("column {} {} {}", it.name, it.dtype.name(), it.shape_text())
+                |spec: &TensorSpec| {
+                    format!("column {} {} {}", spec.name, spec.dtype.name(), spec.shape_text())
                 },
             )
         };

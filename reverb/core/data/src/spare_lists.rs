@@ -38,7 +38,7 @@ impl<T> SpareLists<T> {
         let mut kept = self.0.borrow_mut();
         if kept.len() < MAX_LISTS {
             kept.push(list);
-        } else if let Some(shortest) = kept.iter_mut().min_by_key(|it| it.capacity())
+        } else if let Some(shortest) = kept.iter_mut().min_by_key(|list| list.capacity())
             && shortest.capacity() < list.capacity()
         {
             *shortest = list;

@@ -30,7 +30,8 @@ impl Stacking {
     #[must_use]
     pub fn after(self, count: usize) -> Self {
         // A peer can send numbers so large that their sum would overflow.
-        let (count, missing) = (count % self.batch_size, self.missing());
+        let count = count % self.batch_size;
+        let missing = self.missing();
         let position = if count < missing { self.position + count } else { count - missing };
         Self { position, ..self }
     }
@@ -152,7 +153,8 @@ pub fn different_columns(one: usize, another: usize) -> Error {
 /// Error for a column whose dtype or shape differs between two items of a batch, or which is a
 /// single step in one and a sequence in the other.
 pub fn different_shapes(column: usize, one: &ColumnSpec, another: &ColumnSpec) -> Error {
-    let (mut this, mut that) = (one.description(), another.description());
+    let mut this = one.description();
+    let mut that = another.description();
     if this == that {
         this.push_str(one.kind());
         that.push_str(another.kind());

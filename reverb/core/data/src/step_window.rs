@@ -66,13 +66,15 @@ impl StepWindow {
 
     /// For each step of a sampled window, whether it is a step of its item and not padding.
     pub fn mask(self, sampled: SampledWindow) -> impl Iterator<Item = bool> {
-        let (start, steps) = (i64::from(sampled.start), i64::from(self.steps_of(sampled.count)));
+        let start = i64::from(sampled.start);
+        let steps = i64::from(self.steps_of(sampled.count));
         (start..start + i64::from(self.num_steps())).map(move |step| (0..steps).contains(&step))
     }
 
     /// Number of steps of a sampled window that are padding.
     pub fn padding(&self, sampled: SampledWindow) -> u32 {
-        let (start, steps) = (i64::from(sampled.start), i64::from(self.steps_of(sampled.count)));
+        let start = i64::from(sampled.start);
+        let steps = i64::from(self.steps_of(sampled.count));
         let end = start + i64::from(self.num_steps());
         self.num_steps() - (end.min(steps) - start.max(0)).max(0) as u32
     }
@@ -113,7 +115,8 @@ impl ColumnSpan {
     ///
     /// `InvalidArgument` that names the span.
     pub fn validate(spans: &[Self], window: StepWindow) -> Result<()> {
-        let (first, end) = (-i64::from(window.before), i64::from(window.length));
+        let first = -i64::from(window.before);
+        let end = i64::from(window.length);
         for (at, &Self { column, start, stop }) in spans.iter().enumerate() {
             if i64::from(start) < first || i64::from(stop) > end || start >= stop {
                 return Err(Error::invalid_argument(format!(
@@ -154,7 +157,8 @@ pub struct StepCount {
 impl StepCount {
     /// Counts the steps of an item.
     pub fn of(trajectory: &Trajectory) -> Self {
-        let (mut common, mut longest) = (None, 1);
+        let mut common = None;
+        let mut longest = 1;
         for column in trajectory.columns().filter(|column| !column.squeeze) {
             let steps = u32::try_from(column.num_steps()).unwrap_or(u32::MAX);
             longest = steps.max(longest);
@@ -177,7 +181,7 @@ pub fn different_lengths(key: u64, trajectory: &Trajectory, names: &ColumnNames)
         .filter(|(_, column)| !column.squeeze)
         .map(|(at, column)| (at, column.num_steps()));
     let (first, steps) = lengths.next()?;
-    let (other, others) = lengths.find(|&(_, it)| it != steps)?;
+    let (other, others) = lengths.find(|&(_, count)| count != steps)?;
     Some(Error::invalid_argument(format!(
         "Columns {} ({steps} steps) and {} ({others} steps) of item {key} differ, so no window can \
          be cut.",

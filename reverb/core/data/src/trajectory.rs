@@ -99,7 +99,7 @@ impl ManyChunkColumns {
             chunks
                 .iter()
                 .enumerate()
-                .all(|(at, it)| chunks[..at].iter().all(|o| o.key() != it.key())),
+                .all(|(at, chunk)| chunks[..at].iter().all(|o| o.key() != chunk.key())),
             "a chunk is there twice"
         );
         Trajectory::stored(Chunks::Many(chunks), self.num_columns, &self.columns)
@@ -209,7 +209,8 @@ impl Trajectory {
     pub fn many_chunk_columns(&self) -> Option<ManyChunkColumns> {
         match &self.0 {
             TrajectoryContent::Stored(stored) if self.chunks().len() > 1 => {
-                let (num_columns, columns) = (stored.num_columns(), stored.columns().into());
+                let num_columns = stored.num_columns();
+                let columns = stored.columns().into();
                 Some(ManyChunkColumns { num_columns, columns })
             }
             _ => None,

@@ -185,7 +185,8 @@ impl Extremes {
             entries = entries.div_ceil(FAN_OUT);
         }
         while self.levels[self.levels.len() - 1].len() > 1 {
-            let (level, entries) = (self.levels.len(), self.levels[self.levels.len() - 1].len());
+            let level = self.levels.len();
+            let entries = self.levels[self.levels.len() - 1].len();
             let entries = 0..entries.div_ceil(FAN_OUT);
             let ranges = entries.map(|at| self.children(level, at).fold(Range::NONE, Range::with));
             let ranges = ranges.collect();
@@ -199,7 +200,8 @@ impl Extremes {
 fn group_of(weights: &SumTree, group: usize) -> Group {
     let nodes = || weights.nodes(group * NODES..(group + 1) * NODES);
     // Four at a time and without branches: `f64::min` would ask for NaN.
-    let (mut min, mut max) = ([f64::INFINITY; LANES], [0.0; LANES]);
+    let mut min = [f64::INFINITY; LANES];
+    let mut max = [0.0; LANES];
     for lanes in nodes().flat_map(|node| node.as_chunks::<LANES>().0) {
         for (at, &weight) in lanes.iter().enumerate() {
             let positive = if weight > 0.0 { weight } else { f64::INFINITY };
@@ -212,7 +214,8 @@ fn group_of(weights: &SumTree, group: usize) -> Group {
     if max == 0.0 {
         return Group::EMPTY;
     }
-    let (mut num_min, mut num_max) = ([0u64; LANES], [0u64; LANES]);
+    let mut num_min = [0u64; LANES];
+    let mut num_max = [0u64; LANES];
     for lanes in nodes().flat_map(|node| node.as_chunks::<LANES>().0) {
         for (at, &weight) in lanes.iter().enumerate() {
             num_min[at] += u64::from(weight == min);

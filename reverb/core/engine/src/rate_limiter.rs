@@ -104,7 +104,8 @@ impl RateLimiter {
 
     fn move_window(&mut self, min_diff: f64, max_diff: f64, min_size_to_sample: i64) {
         let cursor = self.cursor();
-        let (min_diff, max_diff) = (min_diff.min(cursor), max_diff.max(cursor));
+        let min_diff = min_diff.min(cursor);
+        let max_diff = max_diff.max(cursor);
         self.has_window = true;
         self.in_force = RateLimiterConfig { min_diff, max_diff, min_size_to_sample, ..self.config };
     }
@@ -182,7 +183,8 @@ impl RateLimiter {
     }
 
     fn count_neutral_samples(&mut self) {
-        let (exact, counted) = (self.exact_neutral_samples(), self.neutral_samples());
+        let exact = self.exact_neutral_samples();
+        let counted = self.neutral_samples();
         self.samples += counted;
         self.remainder = exact - counted as f64;
         self.neutral_inserts = 0;

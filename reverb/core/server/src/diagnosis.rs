@@ -200,10 +200,12 @@ impl<'a> Case<'a> {
     fn why_paused(&self) -> Option<String> {
         let TableStatus { info, inserting, sampling, .. } = self.table;
         inserting.paused().or(sampling.paused())?;
-        let told = |by: &'a ChangedBy| (&*by.client, by.to_string());
-        let waiting = (info.waiting_inserts as i64, info.waiting_samples as i64);
-        let (inserts, samples) = (inserting.paused().map(told), sampling.paused().map(told));
-        Some(sentences::paused(inserts, samples, waiting))
+        let author = |by: &'a ChangedBy| (&*by.client, by.to_string());
+        let inserts = inserting.paused().map(author);
+        let samples = sampling.paused().map(author);
+        let items = info.waiting_inserts as i64;
+        let requests = info.waiting_samples as i64;
+        Some(sentences::paused(inserts, samples, items, requests))
     }
 
     fn why_stuck(&self) -> String {

@@ -143,7 +143,7 @@ impl Selection {
             if is_whole && columns.is_empty() && spans.is_empty() {
                 return Ok(None);
             }
-            builder.cut(&sampled.trajectory, columns, (window, start), spans)?
+            builder.cut(&sampled.trajectory, columns, window, start, spans)?
         } else {
             builder.select(&sampled.trajectory, columns)?
         };

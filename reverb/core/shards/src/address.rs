@@ -79,11 +79,11 @@ impl GroupAddress {
             return Err(malformed("begins with neither shards:/// nor shards+grpcs:///"));
         };
         let (host_ports, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let seeds: Vec<String> = host_ports.split(',').map(|it| it.trim().to_owned()).collect();
+        let seeds: Vec<String> = host_ports.split(',').map(|seed| seed.trim().to_owned()).collect();
         if seeds.iter().any(String::is_empty) {
             return Err(malformed("has an empty host:port"));
         }
-        if let Some(twice) = seeds.iter().enumerate().find(|(i, it)| seeds[..*i].contains(it)) {
+        if let Some(twice) = seeds.iter().enumerate().find(|(i, seed)| seeds[..*i].contains(seed)) {
             return Err(malformed(&format!("names {} twice", twice.1)));
         }
         if seeds.iter().any(|it| it.contains("://") && !it.starts_with("unix:")) {
@@ -97,7 +97,7 @@ impl GroupAddress {
             max_shards_per_batch: MAX_SHARDS_PER_BATCH,
             failover_after: FAILOVER_AFTER,
         };
-        for option in query.split('&').filter(|it| !it.is_empty()) {
+        for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             address.set(name, value).map_err(|what| malformed(&what))?;
         }
@@ -124,7 +124,7 @@ impl GroupAddress {
                 };
             }
             "max_shards_per_batch" => {
-                let number = value.parse().ok().filter(|&it| it >= 1);
+                let number = value.parse().ok().filter(|&number| number >= 1);
                 self.max_shards_per_batch =
                     number.ok_or_else(|| bad("a whole number of at least 1"))?;
             }
@@ -154,8 +154,12 @@ impl GroupAddress {
 
     /// The seeds as one address with several servers, without Unix sockets if there are others.
     pub fn seeds_as_target(&self) -> String {
-        let host_ports: Vec<&str> =
-            self.seeds.iter().filter(|it| !it.starts_with("unix:")).map(String::as_str).collect();
+        let host_ports: Vec<&str> = self
+            .seeds
+            .iter()
+            .filter(|seed| !seed.starts_with("unix:"))
+            .map(String::as_str)
+            .collect();
         if host_ports.is_empty() {
             self.seeds.first().cloned().unwrap_or_default()
         } else {

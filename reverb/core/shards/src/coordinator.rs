@@ -19,6 +19,7 @@ use tokio::task::AbortHandle;
 
 use crate::group::{Group, View};
 use crate::member::Member;
+use crate::table_stats::Stats;
 use crate::tables::together;
 use crate::windows::{Bounds, Order, Report, Window, Windows};
 
@@ -51,7 +52,7 @@ impl Coordinator {
     /// bounds.
     pub fn freeze(&self, is_frozen: bool) {
         self.is_frozen.store(is_frozen, Ordering::Relaxed);
-        self.group.tell();
+        self.group.notify();
     }
 
     /// True until a coordinator with a larger term takes over.
@@ -187,13 +188,7 @@ impl Books {
                     windows.lose(member.index);
                     continue;
                 }
-                let report = Report {
-                    cursor: stats.cursor,
-                    size: stats.size,
-                    insert_waits: stats.insert_waits,
-                    sample_waits: stats.sample_waits,
-                };
-                windows.report(member.index, report);
+                windows.report(member.index, report_of(&stats));
             }
             let orders = windows.shrinks();
             carry_out(view, table, windows, self.term, orders).await?;
@@ -217,20 +212,21 @@ async fn carry_out(
     }
     let sent = orders.iter().filter_map(|order| {
         let member = view.member(order.shard)?;
-        Some(async move { (order.shard, send(member, table, order.window, term).await) })
+        Some(async move { (member, send(member, table, order.window, term).await) })
     });
-    for (shard, answer) in join_all(sent).await {
+    for (member, answer) in join_all(sent).await {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) if error.kind() == ErrorKind::FailedPrecondition => return Err(error),
             Err(error) => {
+                let shard = member.index;
                 tracing::debug!(shard, %error, "a shard did not take its window");
                 windows.lose(shard);
                 continue;
             }
         };
         let Some(now) = answer.table else {
-            windows.lose(shard);
+            windows.lose(member.index);
             continue;
         };
         let window =
@@ -241,21 +237,19 @@ async fn carry_out(
             min_size: match answer.previous_min_size_to_sample {
                 // The server does not report the number.
                 0 => i64::MAX,
-                told => told,
+                size => size,
             },
         };
-        let report = Report {
-            cursor: now.cursor,
-            size: now.size,
-            insert_waits: now.insert_waits,
-            sample_waits: now.sample_waits,
-        };
-        if let Some(member) = view.member(shard) {
-            member.stats(table).watched(&now);
-        }
-        windows.answered(shard, window, before, report);
+        let stats = member.stats(table);
+        stats.watched(&now);
+        windows.answered(member.index, window, before, report_of(&stats.now()));
     }
     Ok(())
+}
+
+fn report_of(stats: &Stats) -> Report {
+    let Stats { cursor, size, insert_waits, sample_waits, .. } = *stats;
+    Report { cursor, size, insert_waits, sample_waits }
 }
 
 async fn send(

@@ -5,14 +5,15 @@ mod discovery;
 mod health;
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rand::Rng;
+use reverb_base::process::host_name;
 use reverb_base::{Error, Result};
-use reverb_data::{GroupSampling, KeyGenerator};
+use reverb_data::GroupSampling;
 use reverb_wire::generated::deepmind::reverb::TableInfo;
 use reverb_wire::generated::reverb::{DirectoryRequest, ShardMap};
 use tokio::runtime::Handle;
@@ -29,6 +30,9 @@ pub(crate) use health::take;
 
 /// Time limit for calls that a shard answers without waiting.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Name of this machine.
+static OWN_HOST: LazyLock<String> = LazyLock::new(host_name);
 
 /// Time after its last message in which a writer counts as active.
 const WRITING: Duration = Duration::from_secs(3);
@@ -122,7 +126,7 @@ impl Group {
             written_at: AtomicU64::new(0),
             began: Instant::now(),
             news: watch::Sender::new(0),
-            rotation: Mutex::new(WeightedRoundRobin::new(random())),
+            rotation: Mutex::new(WeightedRoundRobin::new(rand::random())),
             has_rows: AtomicBool::new(false),
             missed_updates: AtomicU64::new(0),
             foreign: Mutex::default(),
@@ -155,7 +159,9 @@ impl Group {
 
     /// Warns once if the servers cannot share the room of a bounded rate limiter.
     fn warn_if_not_coordinated(&self, view: &View, table: &str) {
-        let Some(info) = view.tables.iter().find(|it| it.name == table) else { return };
+        let Some(info) = view.tables.iter().find(|table_info| table_info.name == table) else {
+            return;
+        };
         let limiter = info.rate_limiter_info.unwrap_or_default();
         let is_bounded = limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX;
         if view.map.is_none() && view.members.len() > 1 && is_bounded {
@@ -184,7 +190,7 @@ impl Group {
                 }
             }
         }
-        self.tell();
+        self.notify();
     }
 
     /// Ends the health tasks.
@@ -195,7 +201,7 @@ impl Group {
     }
 
     /// Wakes all subscribers of news.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn notify(&self) {
         self.news.send_modify(|number| *number += 1);
     }
 
@@ -275,8 +281,9 @@ impl Group {
     /// Shards that accept items: those that are up, or all that are not draining if none is up.
     pub(crate) fn takers<'a>(&self, view: &'a View) -> Result<Vec<&'a Arc<Member>>> {
         let usable = |is_strict: bool| -> Vec<&'a Arc<Member>> {
-            let members = view.members.iter().filter(|it| it.route.is_some() && !it.is_draining);
-            members.filter(|it| !is_strict || !it.is_down()).collect()
+            let members =
+                view.members.iter().filter(|member| member.route.is_some() && !member.is_draining);
+            members.filter(|member| !is_strict || !member.is_down()).collect()
         };
         let mut members = usable(true);
         if members.is_empty() {
@@ -297,18 +304,15 @@ impl Group {
         match self.address.writers {
             Writers::Even | Writers::RoundRobin => {}
             Writers::Local => {
-                let near: Vec<&Arc<Member>> =
-                    members.iter().copied().filter(|it| is_near(it)).collect();
-                if !near.is_empty() {
-                    members = near;
-                }
+                members = near_or_all(members);
             }
             Writers::LeastLoaded => {
                 let mut chosen = Vec::with_capacity(count);
                 for _ in 0..count {
-                    let pick = || members[random_below(members.len())];
-                    let (a, b) = (pick(), pick());
-                    let load = |it: &Arc<Member>| it.num_writers.load(Ordering::Relaxed);
+                    let pick = || members[rand::rng().random_range(0..members.len())];
+                    let a = pick();
+                    let b = pick();
+                    let load = |member: &Arc<Member>| member.num_writers.load(Ordering::Relaxed);
                     chosen.push(Arc::clone(if load(b) < load(a) { b } else { a }));
                 }
                 return Ok(chosen);
@@ -332,14 +336,10 @@ impl Group {
 
     /// Members that items are sampled from.
     pub(crate) fn sampled<'a>(&self, view: &'a View) -> Vec<&'a Arc<Member>> {
-        let all: Vec<&Arc<Member>> = view.members.iter().collect();
+        let all = view.members.iter().collect();
         match self.address.sample_from {
             SampleFrom::All => all,
-            SampleFrom::Local => {
-                let near: Vec<&Arc<Member>> =
-                    all.iter().copied().filter(|it| is_near(it)).collect();
-                if near.is_empty() { all } else { near }
-            }
+            SampleFrom::Local => near_or_all(all),
         }
     }
 }
@@ -350,8 +350,14 @@ impl std::fmt::Debug for Group {
     }
 }
 
+/// The shards on this machine, or all if there are none.
+fn near_or_all(all: Vec<&Arc<Member>>) -> Vec<&Arc<Member>> {
+    let near: Vec<_> = all.iter().copied().filter(|member| is_near(member)).collect();
+    if near.is_empty() { all } else { near }
+}
+
 fn weights(members: &[&Arc<Member>]) -> Vec<(i32, f64)> {
-    members.iter().map(|it| (it.index, it.weight)).collect()
+    members.iter().map(|member| (member.index, member.weight)).collect()
 }
 
 /// True if the shard is on this machine, as far as its address shows.
@@ -360,24 +366,7 @@ pub(crate) fn is_near(member: &Member) -> bool {
     let host = host.trim_start_matches("grpcs://").trim_start_matches("grpc://");
     member.address.starts_with("unix:")
         || host == "localhost"
-        || host.trim_matches(['[', ']']).parse().is_ok_and(|it: std::net::IpAddr| it.is_loopback())
-        || host == own_host()
-        || member.shard().is_ok_and(|it| it.is_local())
-}
-
-fn own_host() -> &'static str {
-    static NAME: std::sync::OnceLock<String> = std::sync::OnceLock::new();
-    NAME.get_or_init(|| {
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        name.trim().to_owned()
-    })
-}
-
-/// A random number in `[0, 1)`.
-pub(crate) fn random() -> f64 {
-    (KeyGenerator::new().next_key() >> 11) as f64 / (1_u64 << 53) as f64
-}
-
-fn random_below(n: usize) -> usize {
-    rand::rng().random_range(0..n)
+        || host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+        || host == *OWN_HOST
+        || member.shard().is_ok_and(|shard| shard.is_local())
 }

@@ -79,7 +79,7 @@ pub struct Member {
     /// True while a watch reports changes of its tables.
     pub(crate) is_watched: AtomicBool,
     /// Number of insert streams of all clients to this shard, as last reported.
-    pub(crate) told_writers: AtomicI64,
+    pub(crate) reported_writers: AtomicI64,
     /// Number of insert streams of this client to this shard.
     pub(crate) num_writers: AtomicUsize,
     /// Wakes the health task of this member.
@@ -121,7 +121,7 @@ impl Member {
             tables: RwLock::default(),
             is_ours: AtomicBool::new(true),
             is_watched: AtomicBool::new(false),
-            told_writers: AtomicI64::new(0),
+            reported_writers: AtomicI64::new(0),
             num_writers: AtomicUsize::new(0),
             look: Notify::new(),
             task: Mutex::new(None),
@@ -200,7 +200,7 @@ impl Member {
             tracing::info!(
                 peer = self.address,
                 shard = self.index,
-                "a shard is back, after: {error}"
+                "the shard answers again; its last error: {error}"
             );
         }
     }
@@ -219,14 +219,14 @@ impl Member {
         if !was_down {
             tracing::warn!(
                 peer = self.address, shard = self.index, %error,
-                "a shard does not answer; the others go on without it"
+                "a shard does not answer; the others continue without it"
             );
             self.look.notify_one();
         }
     }
 
     /// Error of a call that this shard alone can answer. If it has stopped for good, nobody should
-    /// wait for it, although others of its group go on.
+    /// wait for it, although others of its group continue.
     pub(crate) fn is_needed(&self, error: Error) -> Error {
         if error.is_final() {
             self.went_down(&error);

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Small calls to a group: one file for each call that asks the shards and merges their answers.
+//! Small calls to a group: each asks the shards and merges their answers.
 
-mod checkpoint;
-mod checkpoint_status;
+mod changes;
+mod checkpoints;
 mod configure_tables;
-mod delete_items;
 mod drain;
-mod reset;
 pub(crate) mod roll_call;
 mod server_info;
-mod set_paused;
 mod status;
-mod wait_reason;
 
 use std::sync::Arc;
 

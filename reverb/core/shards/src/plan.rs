@@ -53,17 +53,18 @@ impl Plan {
         count: usize,
         shares: &mut Shares,
     ) -> Option<Self> {
-        let usable = || candidates.iter().filter(|it| it.is_usable);
+        let usable = || candidates.iter().filter(|shard| shard.is_usable);
         usable().next()?;
-        let allowed = |it: &Candidate| if it.is_usable { it.stats.samples_allowed() } else { 0 };
+        let allowed =
+            |shard: &Candidate| if shard.is_usable { shard.stats.samples_allowed() } else { 0 };
         let mut allowed: Vec<usize> = candidates.iter().map(allowed).collect();
-        if allowed.iter().all(|&it| it == 0) {
+        if allowed.iter().all(|&count| count == 0) {
             // The watch reports at once when an empty table gets items.
-            let size: i64 = candidates.iter().map(|it| it.stats.size).sum();
-            if usable().all(|it| it.is_watched) && size == 0 {
+            let size: i64 = candidates.iter().map(|shard| shard.stats.size).sum();
+            if usable().all(|shard| shard.is_watched) && size == 0 {
                 return None;
             }
-            let all = |it: &Candidate| if it.is_usable { usize::MAX } else { 0 };
+            let all = |shard: &Candidate| if shard.is_usable { usize::MAX } else { 0 };
             allowed = candidates.iter().map(all).collect();
         }
         let mut counts = vec![0_usize; candidates.len()];
@@ -71,7 +72,7 @@ impl Plan {
         while left > 0 {
             let has_room = |(&allowed, &count)| f64::from(u8::from(allowed > count));
             let room: Vec<f64> = allowed.iter().zip(&counts).map(has_room).collect();
-            if room.iter().all(|&it| it <= 0.0) {
+            if room.iter().all(|&room| room <= 0.0) {
                 break;
             }
             let more = shares.split(&room, left, usize::MAX);
@@ -86,7 +87,8 @@ impl Plan {
 
     /// Asks one of so many shards, which has this share, for all items.
     pub(crate) fn of_one(shard: usize, num_shards: usize, count: usize, share: f64) -> Self {
-        let (mut counts, mut shares) = (vec![0; num_shards], vec![0.0; num_shards]);
+        let mut counts = vec![0; num_shards];
+        let mut shares = vec![0.0; num_shards];
         (counts[shard], shares[shard]) = (count, share);
         Self { counts, shares }
     }
@@ -98,17 +100,18 @@ impl Plan {
 
 /// Masses for the division; 0 for shards that cannot be asked.
 fn masses(candidates: &[Candidate]) -> Vec<f64> {
-    let known = candidates.iter().filter(|it| it.is_usable);
-    let known = known.filter_map(|it| Some((it.stats.mass?, it.stats.size as f64)));
-    let (mass, size) = known.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    let known = candidates.iter().filter(|shard| shard.is_usable);
+    let known = known.filter_map(|shard| Some((shard.stats.mass?, shard.stats.size as f64)));
+    let (mass, size) = known.fold((0.0, 0.0), |sum, known| (sum.0 + known.0, sum.1 + known.1));
     // The mean weight of known items stands in for unknown ones.
     let mean = if mass > 0.0 && size > 0.0 { mass / size } else { 1.0 };
     let sizes = || {
-        let size = |it: &Candidate| if it.is_usable { it.stats.size.max(0) as f64 } else { 0.0 };
+        let size =
+            |shard: &Candidate| if shard.is_usable { shard.stats.size.max(0) as f64 } else { 0.0 };
         candidates.iter().map(size)
     };
-    let mass_of = |(it, size): (&Candidate, f64)| {
-        if size > 0.0 { it.stats.mass.unwrap_or(size * mean) } else { 0.0 }
+    let mass_of = |(shard, size): (&Candidate, f64)| {
+        if size > 0.0 { shard.stats.mass.unwrap_or(size * mean) } else { 0.0 }
     };
     let masses: Vec<f64> = candidates.iter().zip(sizes()).map(mass_of).collect();
     if masses.iter().any(|&mass| mass > 0.0) {

@@ -25,7 +25,7 @@ use reverb_base::{Error, ErrorKind, Result};
 use reverb_data::{GroupSampling, SampleOptions, Sampled, Stacking, StepWindow};
 use reverb_wire::transport::{BoxFuture, SampleRequest, SampleStream};
 
-use crate::group::{Group, View, random, within};
+use crate::group::{Group, View, within};
 use crate::member::{Member, State};
 use crate::plan::{Candidate, Plan};
 use crate::shares::Shares;
@@ -88,7 +88,7 @@ impl GroupSampleStream {
             view,
             table: String::new(),
             sampling: GroupSampling::Ordered,
-            shares: Shares::new(random()),
+            shares: Shares::new(rand::random()),
             shards: Vec::new(),
             sizes: Vec::new(),
             has_heard: false,
@@ -104,7 +104,7 @@ impl GroupSampleStream {
     /// Starts with a table, or starts over with the shards of another view.
     fn begin(&mut self, table: &str, view: Arc<View>) -> Result<()> {
         let Some(sampling) = view.sampling(table) else {
-            let known: Vec<String> = view.tables.iter().map(|it| it.name.clone()).collect();
+            let known: Vec<String> = view.tables.iter().map(|table| table.name.clone()).collect();
             return Err(Error::table_not_found(table, &known));
         };
         self.group.need(table);
@@ -270,7 +270,8 @@ impl GroupSampleStream {
             }
             _ => Some(SHARD_PATIENCE),
         };
-        let left = request.deadline.map(|it| it.saturating_duration_since(Instant::now()));
+        let left =
+            request.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let timeout = left.into_iter().chain(patience).min();
         let asked = SampleRequest {
             options: SampleOptions {
@@ -439,7 +440,8 @@ impl SampleStream for GroupSampleStream {
             self.waits_since = options.waits_since.unwrap_or(now);
         }
         let deadline = timeout.and_then(|timeout| now.checked_add(timeout));
-        let (columns, spans) = (columns.into(), spans.into());
+        let columns = columns.into();
+        let spans = spans.into();
         self.unasked.push_back(Request { count: num_samples, deadline, options, columns, spans });
         // Requests leave at once, so that the shards work while the caller does.
         if let Err(error) = self.ask() {

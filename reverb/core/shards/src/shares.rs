@@ -35,15 +35,16 @@ impl Shares {
             return self.divide(masses, n);
         }
         let draws = self.divide(masses, max_shards);
-        let (each, rest) = (n / max_shards, n % max_shards);
+        let each = n / max_shards;
+        let rest = n % max_shards;
         // Leftover items go to the draws in rotation, regardless of their shards.
         let first = self.turn % max_shards;
         self.turn = self.turn.wrapping_add(rest);
         let mut draw = 0;
         let mut counts = Vec::with_capacity(masses.len());
         for num_draws in draws {
-            let has_more = |it: usize| (it + max_shards - first) % max_shards < rest;
-            let more = (draw..draw + num_draws).filter(|&it| has_more(it)).count();
+            let has_more = |draw: usize| (draw + max_shards - first) % max_shards < rest;
+            let more = (draw..draw + num_draws).filter(|&draw| has_more(draw)).count();
             counts.push(num_draws * each + more);
             draw += num_draws;
         }
@@ -53,7 +54,8 @@ impl Shares {
     fn divide(&mut self, masses: &[f64], n: usize) -> Vec<usize> {
         let total: f64 = masses.iter().sum();
         let last = masses.iter().rposition(|&mass| mass > 0.0);
-        let (mut below, mut sum) = (0, 0.0);
+        let mut below = 0;
+        let mut sum = 0.0;
         let counts = masses.iter().enumerate().map(|(shard, mass)| {
             sum += mass;
             // The last interval ends at n, regardless of rounding.

@@ -93,7 +93,8 @@ impl SlotMap {
     pub fn ranges(&self) -> Vec<SlotRange> {
         let mut ranges: Vec<SlotRange> = Vec::new();
         for slot in 0..NUM_SLOTS {
-            let (owner, former) = (self.owner(slot), self.former_owners(slot));
+            let owner = self.owner(slot);
+            let former = self.former_owners(slot);
             match ranges.last_mut() {
                 Some(range) if range.owner == owner && range.former_owners == former => {
                     range.count += 1;

@@ -27,13 +27,16 @@ pub(crate) fn together(shards: Vec<ShardStatus>) -> StatusResponse {
     let missing = who_is_missing(&shards);
     for table in &mut sum.tables {
         let parts = parts_of(&shards, &table.name);
-        let told = of_group(table, &parts, sum.now_ns);
+        let diagnosis = of_group(table, &parts, sum.now_ns);
         // A missing shard is the diagnosis, whatever the states of the others.
         table.diagnosis = Some(match &missing {
-            None => told,
+            None => diagnosis,
             Some(missing) => Diagnosis {
                 state: SHARD_DOWN.to_owned(),
-                sentence: format!("{missing} Without it: {}, {}", told.state, told.sentence),
+                sentence: format!(
+                    "{missing} Without it: {}, {}",
+                    diagnosis.state, diagnosis.sentence
+                ),
             },
         });
     }
@@ -45,7 +48,7 @@ pub(crate) fn together(shards: Vec<ShardStatus>) -> StatusResponse {
 fn parts_of<'a>(shards: &'a [ShardStatus], name: &str) -> Vec<Part<'a>> {
     let parts = shards.iter().filter_map(|shard| {
         let status = shard.status.as_ref()?;
-        let table = status.tables.iter().find(|it| it.name == name)?;
+        let table = status.tables.iter().find(|table| table.name == name)?;
         Some(Part { index: shard.index, table, memory: status.memory.unwrap_or_default() })
     });
     parts.collect()
@@ -53,11 +56,11 @@ fn parts_of<'a>(shards: &'a [ShardStatus], name: &str) -> Vec<Part<'a>> {
 
 /// Sentence with the shards that do not answer; `None` if all do.
 fn who_is_missing(shards: &[ShardStatus]) -> Option<String> {
-    let down = shards.iter().filter(|it| it.status.is_none());
+    let down = shards.iter().filter(|shard| shard.status.is_none());
     let names: Vec<String> = down
-        .map(|it| {
-            let role = if it.is_coordinator { ", the coordinator" } else { "" };
-            format!("{} ({}{role})", it.index, it.address)
+        .map(|shard| {
+            let role = if shard.is_coordinator { ", the coordinator" } else { "" };
+            format!("{} ({}{role})", shard.index, shard.address)
         })
         .collect();
     let who = match names.as_slice() {
@@ -65,8 +68,9 @@ fn who_is_missing(shards: &[ShardStatus]) -> Option<String> {
         [only] => format!("Shard {only} does not answer"),
         several => format!("Shards {} do not answer", several.join(", ")),
     };
-    let (up, all) = (shards.len() - names.len(), shards.len());
-    Some(format!("{who}, so its items are missing; {up} of {all} shards go on."))
+    let up = shards.len() - names.len();
+    let all = shards.len();
+    Some(format!("{who}, so its items are missing; {up} of {all} shards continue."))
 }
 
 // The patterns below are exhaustive, so that the compiler points here when a field is added.
@@ -97,7 +101,7 @@ fn add(sum: &mut StatusResponse, part: &StatusResponse, shard: &ShardStatus) {
         add_memory(sum.memory.get_or_insert_default(), part);
     }
     for table in tables {
-        match sum.tables.iter_mut().find(|it| it.name == table.name) {
+        match sum.tables.iter_mut().find(|known| known.name == table.name) {
             Some(sum) => add_table(sum, table),
             None => sum.tables.push(table.clone()),
         }
@@ -193,8 +197,8 @@ fn add_counts<T: Clone>(
     add: impl Fn(&mut T, &T),
 ) {
     for more in part {
-        match sum.iter_mut().find(|it| is_same(it, more)) {
-            Some(it) => add(it, more),
+        match sum.iter_mut().find(|known| is_same(known, more)) {
+            Some(known) => add(known, more),
             None => sum.push(more.clone()),
         }
     }

@@ -45,7 +45,7 @@ pub fn part(table: &TableConfig, index: usize, num_shards: usize) -> Result<Tabl
                  {bytes}"
             )));
         }
-        bytes => bytes.map(|it| it / shards as u64),
+        bytes => bytes.map(|bytes| bytes / shards as u64),
     };
     let limiters = limiters(rate_limiter, num_shards.max(1));
     Ok(TableConfig {
@@ -61,22 +61,23 @@ pub fn part(table: &TableConfig, index: usize, num_shards: usize) -> Result<Tabl
 /// Divided again, it has the same parts. `max_size` and `max_bytes` are the table's except for the
 /// rounding of the parts, and `min_size_to_sample` is 1 if it is 1 in every part.
 pub fn whole(parts: &[TableConfig]) -> Option<TableConfig> {
-    let limiters = || parts.iter().map(|it| &it.rate_limiter);
+    let limiters = || parts.iter().map(|part| &part.rate_limiter);
     let sum_of = |bound: fn(&RateLimiterConfig) -> f64| {
         // The largest floats mean no bound.
         limiters().map(bound).sum::<f64>().clamp(-f64::MAX, f64::MAX)
     };
-    let max_size = parts.iter().map(|it| it.max_size).max()?;
+    let max_size = parts.iter().map(|part| part.max_size).max()?;
     let mut whole = TableConfig { max_size, ..parts.first()?.clone() };
-    whole.rate_limiter.min_diff = sum_of(|it| it.min_diff);
-    whole.rate_limiter.max_diff = sum_of(|it| it.max_diff);
-    if limiters().any(|it| it.min_size_to_sample > 1) {
-        whole.rate_limiter.min_size_to_sample = limiters().map(|it| it.min_size_to_sample).sum();
+    whole.rate_limiter.min_diff = sum_of(|limiter| limiter.min_diff);
+    whole.rate_limiter.max_diff = sum_of(|limiter| limiter.max_diff);
+    if limiters().any(|limiter| limiter.min_size_to_sample > 1) {
+        whole.rate_limiter.min_size_to_sample =
+            limiters().map(|limiter| limiter.min_size_to_sample).sum();
     }
     let add = |sum: u64, part: &TableConfig| Some(sum.saturating_add(part.memory.max_bytes?));
     whole.memory.max_bytes = parts.iter().try_fold(0, add);
-    if !(is_bounded_by_limiter(&whole) && parts.iter().all(|it| it.max_size == max_size)) {
-        let sum: i64 = parts.iter().map(|it| it.max_size).sum();
+    if !(is_bounded_by_limiter(&whole) && parts.iter().all(|part| part.max_size == max_size)) {
+        let sum: i64 = parts.iter().map(|part| part.max_size).sum();
         // Rounding must not make a table larger than one can be.
         whole.max_size = sum.min(MAX_MAX_SIZE);
     }
@@ -104,7 +105,8 @@ pub fn narrowness(table: &TableConfig, num_shards: usize) -> Narrowness {
     let wanted = 2.0 * f64::max(1.0, spi);
     let room = max_diff - min_diff;
     let parts = limiters(rate_limiter, num_shards);
-    let least = parts.iter().map(|it| it.max_diff - it.min_diff).fold(f64::INFINITY, f64::min);
+    let least =
+        parts.iter().map(|part| part.max_diff - part.min_diff).fold(f64::INFINITY, f64::min);
     let shards = num_shards as f64;
     let text = format!(
         "the rate limiter of table {name} is too fine for {num_shards} shards: it lets inserts * \
@@ -142,13 +144,13 @@ fn is_bounded_by_limiter(table: &TableConfig) -> bool {
 /// True if the cursor and its bounds are always whole numbers.
 fn is_exact(limiter: &RateLimiterConfig) -> bool {
     let numbers = [limiter.samples_per_insert, limiter.min_diff, limiter.max_diff];
-    numbers.into_iter().all(|it| is_unbounded(it) || it.fract() == 0.0)
+    numbers.into_iter().all(|number| is_unbounded(number) || number.fract() == 0.0)
 }
 
 fn limiters(whole: &RateLimiterConfig, num_shards: usize) -> Vec<RateLimiterConfig> {
     let RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff } = *whole;
     let min_sizes: Vec<i64> = whole_parts(i128::from(min_size_to_sample), num_shards)
-        .map(|it| (it as i64).max(1))
+        .map(|size| (size as i64).max(1))
         .collect();
     let low = at_least(bounds(whole, min_diff, &min_sizes), min_diff);
     let high = at_most(bounds(whole, max_diff, &min_sizes), max_diff);
@@ -172,12 +174,12 @@ fn bounds(limiter: &RateLimiterConfig, bound: f64, min_sizes: &[i64]) -> Vec<f64
     // smaller minimum than shards has none.
     let is_in_all = min_sizes.iter().sum::<i64>() == limiter.min_size_to_sample;
     let spi = if is_in_all { limiter.samples_per_insert } else { 0.0 };
-    let cursors: Vec<f64> = min_sizes.iter().map(|&it| spi * it as f64).collect();
+    let cursors: Vec<f64> = min_sizes.iter().map(|&size| spi * size as f64).collect();
     let rest = bound - exact_sum(cursors.iter().copied());
     let mut parts = vec![rest / min_sizes.len() as f64; min_sizes.len()];
     if is_exact(limiter) {
         // Parts with more items get less of the rest.
-        parts = whole_parts(rest as i128, min_sizes.len()).map(|it| it as f64).collect();
+        parts = whole_parts(rest as i128, min_sizes.len()).map(|part| part as f64).collect();
         parts.reverse();
     }
     cursors.into_iter().zip(parts).map(|(cursor, part)| cursor + part).collect()
@@ -190,14 +192,15 @@ fn is_unbounded(bound: f64) -> bool {
 /// Whole numbers that add up to the total and differ by at most 1.
 fn whole_parts(total: i128, count: usize) -> impl Iterator<Item = i128> {
     let shards = count as i128;
-    let (part, rest) = (total.div_euclid(shards), total.rem_euclid(shards));
+    let part = total.div_euclid(shards);
+    let rest = total.rem_euclid(shards);
     (0..shards).map(move |index| part + i128::from(index < rest))
 }
 
 /// Corrects rounding: the sum of the parts is not below the total.
 fn at_least(parts: Vec<f64>, total: f64) -> Vec<f64> {
-    let negated = parts.into_iter().map(|it| -it).collect();
-    at_most(negated, -total).into_iter().map(|it| -it).collect()
+    let negated = parts.into_iter().map(|part| -part).collect();
+    at_most(negated, -total).into_iter().map(|part| -part).collect()
 }
 
 /// Corrects rounding: the sum of the parts is not above the total.

@@ -60,51 +60,6 @@ impl Stats {
             None => usize::MAX,
         }
     }
-
-    fn polled(&mut self, size: i64, max_size: i64) {
-        self.share = Some(size as f64 / max_size.max(1) as f64);
-        self.size = size;
-        if size == 0 {
-            self.mass = Some(0.0);
-        } else if self.mass.is_some_and(|mass| mass <= 0.0) {
-            self.mass = None;
-        }
-        self.is_heard = true;
-    }
-
-    fn watched(&mut self, table: &WatchedTable) {
-        *self = Self {
-            size: table.size,
-            mass: Some(table.mass).filter(|mass| !mass.is_nan()),
-            max_priority: table.max_priority,
-            cursor: table.cursor,
-            min_diff: Some(table.min_diff).filter(|min_diff| *min_diff > -f64::MAX),
-            min_size: table.min_size_to_sample,
-            insert_waits: table.insert_waits,
-            sample_waits: table.sample_waits,
-            is_heard: true,
-            has_no_foreign_keys: !table.has_foreign_keys,
-            share: self.share,
-            min_probability: self.min_probability,
-        };
-    }
-
-    fn sampled(&mut self, samples: &[Sampled], sampling: GroupSampling) {
-        let Some(last) = samples.last() else { return };
-        self.size = last.table_size;
-        self.min_probability = Some(last.min_probability);
-        match sampling {
-            GroupSampling::Uniform => self.mass = Some(last.table_size as f64),
-            GroupSampling::Ordered | GroupSampling::Steps => {}
-            GroupSampling::Prioritized { .. } => {
-                let mass = samples.iter().rev().find_map(|it| {
-                    let weight = sampling.weight(it.priority);
-                    (weight > 0.0 && it.probability > 0.0).then(|| weight / it.probability)
-                });
-                self.mass = mass.filter(|mass| mass.is_finite()).or(self.mass);
-            }
-        }
-    }
 }
 
 /// Statistics of one table at one shard, shared by threads.
@@ -119,7 +74,21 @@ impl TableStats {
 
     /// Stores the report of a watch.
     pub fn watched(&self, table: &WatchedTable) {
-        self.0.lock().watched(table);
+        let mut stats = self.0.lock();
+        *stats = Stats {
+            size: table.size,
+            mass: Some(table.mass).filter(|mass| !mass.is_nan()),
+            max_priority: table.max_priority,
+            cursor: table.cursor,
+            min_diff: Some(table.min_diff).filter(|min_diff| *min_diff > -f64::MAX),
+            min_size: table.min_size_to_sample,
+            insert_waits: table.insert_waits,
+            sample_waits: table.sample_waits,
+            is_heard: true,
+            has_no_foreign_keys: !table.has_foreign_keys,
+            share: stats.share,
+            min_probability: stats.min_probability,
+        };
     }
 
     /// Stores the fill level, from 0 to 1.
@@ -129,12 +98,34 @@ impl TableStats {
 
     /// Stores the size reported by a server that has no watches.
     pub fn polled(&self, size: i64, max_size: i64) {
-        self.0.lock().polled(size, max_size);
+        let mut stats = self.0.lock();
+        stats.share = Some(size as f64 / max_size.max(1) as f64);
+        stats.size = size;
+        if size == 0 {
+            stats.mass = Some(0.0);
+        } else if stats.mass.is_some_and(|mass| mass <= 0.0) {
+            stats.mass = None;
+        }
+        stats.is_heard = true;
     }
 
     /// Estimates the mass from samples: the weight of an item divided by its probability.
     pub fn sampled(&self, samples: &[Sampled], sampling: GroupSampling) {
-        self.0.lock().sampled(samples, sampling);
+        let Some(last) = samples.last() else { return };
+        let mut stats = self.0.lock();
+        stats.size = last.table_size;
+        stats.min_probability = Some(last.min_probability);
+        match sampling {
+            GroupSampling::Uniform => stats.mass = Some(last.table_size as f64),
+            GroupSampling::Ordered | GroupSampling::Steps => {}
+            GroupSampling::Prioritized { .. } => {
+                let mass = samples.iter().rev().find_map(|sample| {
+                    let weight = sampling.weight(sample.priority);
+                    (weight > 0.0 && sample.probability > 0.0).then(|| weight / sample.probability)
+                });
+                stats.mass = mass.filter(|mass| mass.is_finite()).or(stats.mass);
+            }
+        }
     }
 
     /// Forgets everything, because another server has taken over.
@@ -152,7 +143,7 @@ impl TableStats {
 mod tests {
     use super::*;
 
-    fn told(size: i64) -> WatchedTable {
+    fn reported(size: i64) -> WatchedTable {
         WatchedTable {
             size,
             mass: 6.0,
@@ -169,7 +160,7 @@ mod tests {
     fn nothing_is_known_of_a_table_that_was_not_heard_of() {
         let stats = TableStats::default();
         assert_eq!((stats.now().mass, stats.now().is_heard), (None, false));
-        stats.watched(&told(5));
+        stats.watched(&reported(5));
         let now = stats.now();
         assert_eq!((now.size, now.mass, now.samples_allowed()), (5, Some(6.0), 3));
         stats.forget();
@@ -180,7 +171,7 @@ mod tests {
     fn a_watch_keeps_what_it_does_not_tell() {
         let stats = TableStats::default();
         stats.filled(0.5);
-        stats.watched(&told(5));
+        stats.watched(&reported(5));
         assert_eq!(stats.now().share, Some(0.5));
         stats.filled(f64::NAN);
         assert_eq!(stats.now().share, None);
@@ -189,9 +180,9 @@ mod tests {
     #[test]
     fn without_a_bound_or_items_the_limiter_allows_all_or_nothing() {
         let stats = TableStats::default();
-        stats.watched(&WatchedTable { min_diff: -f64::MAX, ..told(2) });
+        stats.watched(&WatchedTable { min_diff: -f64::MAX, ..reported(2) });
         assert_eq!(stats.now().samples_allowed(), usize::MAX);
-        stats.watched(&WatchedTable { min_diff: -f64::MAX, ..told(1) });
+        stats.watched(&WatchedTable { min_diff: -f64::MAX, ..reported(1) });
         assert_eq!(stats.now().samples_allowed(), 0);
     }
 

@@ -50,7 +50,8 @@ pub(crate) fn check_alike(first: (&str, &[TableInfo]), other: (&str, &[TableInfo
     for (tables, others, has, lacks) in
         [(first, other, first_name, other_name), (other, first, other_name, first_name)]
     {
-        let missing = tables.iter().find(|it| others.iter().all(|other| other.name != it.name));
+        let missing =
+            tables.iter().find(|table| others.iter().all(|other| other.name != table.name));
         if let Some(table) = missing {
             return Err(Error::failed_precondition(format!(
                 "The shards of a group must have the same tables: {has} has table {}, {lacks} has not.",
@@ -62,23 +63,28 @@ pub(crate) fn check_alike(first: (&str, &[TableInfo]), other: (&str, &[TableInfo
         let Some(b) = other.iter().find(|b| b.name == a.name) else { continue };
         let name = &a.name;
         if a.sampler_options != b.sampler_options {
-            let (here, there) = (describe(a.sampler_options), describe(b.sampler_options));
+            let here = describe(a.sampler_options);
+            let there = describe(b.sampler_options);
             return differs(name, "sampler", here, there);
         }
         if a.remover_options != b.remover_options {
-            let (here, there) = (describe(a.remover_options), describe(b.remover_options));
+            let here = describe(a.remover_options);
+            let there = describe(b.remover_options);
             return differs(name, "remover", here, there);
         }
         if a.max_times_sampled != b.max_times_sampled {
-            let (here, there) = (a.max_times_sampled.to_string(), b.max_times_sampled.to_string());
+            let here = a.max_times_sampled.to_string();
+            let there = b.max_times_sampled.to_string();
             return differs(name, "max_times_sampled", here, there);
         }
         if a.signature != b.signature {
             let text = |has: bool| if has { "one that differs" } else { "none" }.to_owned();
-            let (here, there) = (text(a.signature.is_some()), text(b.signature.is_some()));
+            let here = text(a.signature.is_some());
+            let there = text(b.signature.is_some());
             return differs(name, "the signature", here, there);
         }
-        let spi = |it: &TableInfo| it.rate_limiter_info.unwrap_or_default().samples_per_insert;
+        let spi =
+            |table: &TableInfo| table.rate_limiter_info.unwrap_or_default().samples_per_insert;
         #[expect(clippy::float_cmp, reason = "the same ratio is the same number")]
         if spi(a) != spi(b) {
             return differs(name, "samples_per_insert", spi(a).to_string(), spi(b).to_string());
@@ -93,9 +99,9 @@ pub(crate) fn together(shards: &[Vec<TableInfo>], given: &[TableInfo]) -> Vec<Ta
     let Some(first) = shards.first() else { return Vec::new() };
     let sum_of = |table: &TableInfo| {
         let parts: Vec<&TableInfo> =
-            shards.iter().flatten().filter(|it| it.name == table.name).collect();
+            shards.iter().flatten().filter(|part| part.name == table.name).collect();
         let mut sum = add(&parts);
-        if let Some(given) = given.iter().find(|it| it.name == table.name) {
+        if let Some(given) = given.iter().find(|given| given.name == table.name) {
             sum.max_size = given.max_size;
             sum.max_bytes = given.max_bytes;
             if let (Some(sum), Some(given)) = (&mut sum.rate_limiter_info, given.rate_limiter_info)

@@ -35,20 +35,20 @@ pub async fn transfer(
         if items.is_empty() {
             return sink.finish().await;
         }
-        let is_wanted = |it: &Sampled| slots.is_empty() || slots.contains(&slot_of(it.key));
+        let is_wanted = |item: &Sampled| slots.is_empty() || slots.contains(&slot_of(item.key));
         let items: Vec<StoredItem> = items
             .into_iter()
             .filter(is_wanted)
-            .map(|it| StoredItem {
-                key: it.key,
-                priority: it.priority,
-                removal_priority: it.removal_priority,
-                times_sampled: it.times_sampled,
-                inserted_at_ns: it.inserted_at_ns,
-                trajectory: it.trajectory,
+            .map(|item| StoredItem {
+                key: item.key,
+                priority: item.priority,
+                removal_priority: item.removal_priority,
+                times_sampled: item.times_sampled,
+                inserted_at_ns: item.inserted_at_ns,
+                trajectory: item.trajectory,
             })
             .collect();
-        let has_removal_priority = items.iter().any(|it| it.removal_priority.is_some());
+        let has_removal_priority = items.iter().any(|item| item.removal_priority.is_some());
         if has_removal_priority && !keeps_removal_priorities {
             let known = target.server_info().await?.capabilities;
             known.require(Capability::RemovalPriority, target.address())?;

@@ -38,7 +38,8 @@ impl WeightedRoundRobin {
     /// weight, with weights above 0.
     pub fn next(&mut self, shards: &[(i32, f64)]) -> usize {
         let total: f64 = shards.iter().map(|(_, weight)| weight).sum();
-        let (mut best, mut most) = (0, f64::NEG_INFINITY);
+        let mut best = 0;
+        let mut most = f64::NEG_INFINITY;
         for (at, &(index, weight)) in shards.iter().enumerate() {
             let first = || {
                 let turn = (self.start + at as f64 / shards.len() as f64).fract();

@@ -134,9 +134,11 @@ impl Windows {
 
     /// True if callers are blocked that a moved window could help, or if a window is unknown.
     pub fn is_asked(&self) -> bool {
-        self.shards.values().any(|it| {
-            it.is_reached
-                && (it.window.is_none() || it.report.insert_waits || it.report.sample_waits)
+        self.shards.values().any(|state| {
+            state.is_reached
+                && (state.window.is_none()
+                    || state.report.insert_waits
+                    || state.report.sample_waits)
         })
     }
 
@@ -147,32 +149,32 @@ impl Windows {
 
     /// Stores a shard's report, except its window: the report may be older than the last order.
     pub fn report(&mut self, shard: i32, report: Report) {
-        if let Some(it) = self.shards.get_mut(&shard) {
-            it.report = report;
-            it.is_reached = true;
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.report = report;
+            state.is_reached = true;
         }
     }
 
     /// Marks a shard as unreachable. Its window counts until it is back or removed.
     pub fn lose(&mut self, shard: i32) {
-        if let Some(it) = self.shards.get_mut(&shard) {
-            it.is_reached = false;
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.is_reached = false;
         }
     }
 
     /// Handles a new server in place of a shard: its window is unknown until it answers an order.
     pub fn replace(&mut self, shard: i32) {
         self.begin_again();
-        if let Some(it) = self.shards.get_mut(&shard) {
-            it.window = None;
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.window = None;
         }
     }
 
     /// Restarts the accounting: room returned so far is not handed out until all windows are known,
     /// because a shard that leaves may still use it, or it never existed.
     fn begin_again(&mut self) {
-        for it in self.shards.values_mut() {
-            it.first = it.window.unwrap_or(it.first);
+        for state in self.shards.values_mut() {
+            state.first = state.window.unwrap_or(state.first);
         }
     }
 
@@ -187,29 +189,29 @@ impl Windows {
 
     /// Records an answer: the window in force, and the one before the order.
     pub fn answered(&mut self, shard: i32, window: Window, before: Window, report: Report) {
-        if let Some(it) = self.shards.get_mut(&shard) {
-            if it.window.is_none() {
-                it.first = before;
+        if let Some(state) = self.shards.get_mut(&shard) {
+            if state.window.is_none() {
+                state.first = before;
             }
-            it.window = Some(window);
-            it.report = report;
-            it.is_reached = true;
+            state.window = Some(window);
+            state.report = report;
+            state.is_reached = true;
         }
     }
 
     /// Orders that only shrink windows, to free room.
     pub fn shrinks(&mut self) -> Vec<Order> {
-        let size: i64 = self.shards.values().map(|it| it.report.size).sum();
+        let size: i64 = self.shards.values().map(|state| state.report.size).sum();
         self.is_open |= size >= self.bounds.min_size_to_sample;
         self.is_open &= size > 0 || self.bounds.min_size_to_sample <= 1;
         let targets = self.targets();
         let needs_room = self.is_asked() || self.is_uneven(&targets);
         let mut orders = Vec::new();
-        for (&shard, it) in &self.shards {
-            if !it.is_reached {
+        for (&shard, state) in &self.shards {
+            if !state.is_reached {
                 continue;
             }
-            let Some(window) = it.window else {
+            let Some(window) = state.window else {
                 orders.push(Order { shard, window: Window::CLOSED });
                 continue;
             };
@@ -222,8 +224,8 @@ impl Windows {
                 high: window.high.min(target.high),
                 min_size: target.min_size.max(window.min_size),
             };
-            // Resend the window to shards with blocked callers: new settings may have closed it.
-            let asks = it.report.insert_waits || it.report.sample_waits;
+            // Resend the window to shards with blocked callers: new settings may have closed state.
+            let asks = state.report.insert_waits || state.report.sample_waits;
             if shrunk != window || asks {
                 orders.push(Order { shard, window: shrunk });
             }
@@ -240,8 +242,8 @@ impl Windows {
         let known: Vec<(i32, Window, Window)> = self
             .shards
             .iter()
-            .filter(|(_, it)| it.is_reached)
-            .filter_map(|(&shard, it)| Some((shard, it.window?, *targets.get(&shard)?)))
+            .filter(|(_, state)| state.is_reached)
+            .filter_map(|(&shard, state)| Some((shard, state.window?, *targets.get(&shard)?)))
             .collect();
         let lower = |(_, window, target): &(i32, Window, Window)| {
             if self.bounds.has_min() { (window.low - target.low).max(0.0) } else { 0.0 }
@@ -272,8 +274,9 @@ impl Windows {
     /// above 0: the first shard opens when the lower ends add up to the bound, and they stay there
     /// from then on.
     fn may_open(&self) -> bool {
-        let was_open = || self.shards.values().any(|it| it.window.is_some() && it.first.is_open());
-        let is_known = || self.shards.values().all(|it| it.window.is_some());
+        let was_open =
+            || self.shards.values().any(|state| state.window.is_some() && state.first.is_open());
+        let is_known = || self.shards.values().all(|state| state.window.is_some());
         !self.bounds.has_min() || was_open() || (is_known() && self.slack_low() >= -EPSILON)
     }
 
@@ -282,12 +285,7 @@ impl Windows {
         if !self.bounds.has_min() {
             return f64::INFINITY;
         }
-        let ends = || self.shards.values().map(|it| Some((it.window?.low, it.first.low)));
-        match ends().map(|it| it.map(|(now, _)| now)).sum::<Option<f64>>() {
-            Some(now) => now - self.bounds.min_diff,
-            // The window of a shard is unknown: only returned room may be handed out.
-            None => ends().flatten().map(|(now, first)| now - first).sum(),
-        }
+        self.slack(self.bounds.min_diff, |window| window.low)
     }
 
     /// Room by which the upper ends may rise in total.
@@ -295,25 +293,37 @@ impl Windows {
         if !self.bounds.has_max() {
             return f64::INFINITY;
         }
-        let ends = || self.shards.values().map(|it| Some((it.window?.high, it.first.high)));
-        match ends().map(|it| it.map(|(now, _)| now)).sum::<Option<f64>>() {
-            Some(now) => self.bounds.max_diff - now,
-            None => ends().flatten().map(|(now, first)| first - now).sum(),
+        // Negated, the upper ends are lower ones.
+        self.slack(-self.bounds.max_diff, |window| -window.high)
+    }
+
+    /// Room of the ends above a bound of their sum.
+    fn slack(&self, bound: f64, end: fn(&Window) -> f64) -> f64 {
+        let windows = || self.shards.values().map(|state| Some((state.window?, state.first)));
+        match windows().map(|known| Some(end(&known?.0))).sum::<Option<f64>>() {
+            Some(now) => now - bound,
+            // The window of a shard is unknown: only returned room may be handed out.
+            None => windows().flatten().map(|(now, first)| end(&now) - end(&first)).sum(),
         }
     }
 
     /// Best windows now, for the shards that can be reached.
     fn targets(&self) -> BTreeMap<i32, Window> {
         let bounds = &self.bounds;
-        let reached: Vec<(i32, &Shard)> =
-            self.shards.iter().filter(|(_, it)| it.is_reached).map(|(&i, it)| (i, it)).collect();
+        let reached: Vec<(i32, &Shard)> = self
+            .shards
+            .iter()
+            .filter(|(_, state)| state.is_reached)
+            .map(|(&i, state)| (i, state))
+            .collect();
         let mut cursors = 0.0;
-        let (mut below, mut above) = (0.0, 0.0);
-        for it in self.shards.values() {
-            if it.is_reached {
-                cursors += it.report.cursor;
+        let mut below = 0.0;
+        let mut above = 0.0;
+        for state in self.shards.values() {
+            if state.is_reached {
+                cursors += state.report.cursor;
             } else {
-                let window = it.window.unwrap_or(it.first);
+                let window = state.window.unwrap_or(state.first);
                 below += window.low;
                 above += window.high;
             }
@@ -321,14 +331,16 @@ impl Windows {
         let spi = bounds.samples_per_insert;
         let samples = rooms(cursors + below - bounds.min_diff, 1.0, bounds.has_min());
         let inserts = rooms(bounds.max_diff - cursors - above, spi, bounds.has_max());
-        let samplers: Vec<bool> = reached.iter().map(|(_, it)| it.report.sample_waits).collect();
-        let inserters: Vec<bool> = reached.iter().map(|(_, it)| it.report.insert_waits).collect();
+        let samplers: Vec<bool> =
+            reached.iter().map(|(_, state)| state.report.sample_waits).collect();
+        let inserters: Vec<bool> =
+            reached.iter().map(|(_, state)| state.report.insert_waits).collect();
         let samples = samples.map(|count| parts(count, &samplers));
         let inserts = inserts.map(|count| parts(count, &inserters));
         let min_size = if self.is_open { 1 } else { i64::MAX };
         let mut targets = BTreeMap::new();
-        for (i, (shard, it)) in reached.iter().enumerate() {
-            let cursor = it.report.cursor;
+        for (i, (shard, state)) in reached.iter().enumerate() {
+            let cursor = state.report.cursor;
             let low = samples.as_ref().map_or(-f64::MAX, |parts| cursor - parts[i] as f64);
             let high = inserts.as_ref().map_or(f64::MAX, |parts| cursor + parts[i] as f64 * spi);
             targets.insert(*shard, Window { low, high, min_size });
@@ -339,9 +351,9 @@ impl Windows {
     /// True if a shard has less than half of its share of the room, or has to open or close.
     fn is_uneven(&self, targets: &BTreeMap<i32, Window>) -> bool {
         targets.iter().any(|(shard, target)| {
-            let it = &self.shards[shard];
-            let Some(window) = it.window else { return true };
-            let cursor = it.report.cursor;
+            let state = &self.shards[shard];
+            let Some(window) = state.window else { return true };
+            let cursor = state.report.cursor;
             let is_short = |has: f64, part: f64| part.is_finite() && has < part / 2.0;
             is_short(cursor - window.low, cursor - target.low)
                 || is_short(window.high - cursor, target.high - cursor)
@@ -361,10 +373,10 @@ fn parts(count: u64, asks: &[bool]) -> Vec<u64> {
     let num_asking = asks.iter().filter(|&&asks| asks).count() as u64;
     let is_scarce = num_asking > 0 && count < 4 * asks.len() as u64;
     let takes = |asks: bool| asks || !is_scarce;
-    let num_taking = asks.iter().filter(|&&it| takes(it)).count() as u64;
+    let num_taking = asks.iter().filter(|&&asks| takes(asks)).count() as u64;
     let each = count.checked_div(num_taking).unwrap_or(0);
     let mut rest = count - each * num_taking;
-    let mut parts: Vec<u64> = asks.iter().map(|&it| if takes(it) { each } else { 0 }).collect();
+    let mut parts: Vec<u64> = asks.iter().map(|&asks| if takes(asks) { each } else { 0 }).collect();
     for asking_first in [true, false] {
         for (part, &asks) in parts.iter_mut().zip(asks) {
             if rest > 0 && takes(asks) && asks == asking_first {
@@ -387,7 +399,7 @@ fn grants(wanted: Vec<f64>, slack: f64, quantum: f64) -> Vec<f64> {
     let whole = |amount: f64| {
         if quantum > 0.0 { ((amount + EPSILON) / quantum).floor() * quantum } else { 0.0 }
     };
-    let mut granted: Vec<f64> = wanted.iter().map(|it| whole(it * share)).collect();
+    let mut granted: Vec<f64> = wanted.iter().map(|amount| whole(amount * share)).collect();
     left -= granted.iter().sum::<f64>();
     for (granted, wanted) in granted.iter_mut().zip(&wanted) {
         let more = whole((wanted - *granted).min(left).max(0.0));

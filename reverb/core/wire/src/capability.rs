@@ -87,7 +87,7 @@ pub struct Capabilities(Vec<String>);
 impl Capabilities {
     /// Capabilities of the servers of this release.
     pub fn of_this_release() -> Self {
-        Self(Capability::ALL.iter().map(|it| it.name().to_owned()).collect())
+        Self(Capability::ALL.iter().map(|capability| capability.name().to_owned()).collect())
     }
 
     /// Capabilities of these names. Unknown names come from newer servers.

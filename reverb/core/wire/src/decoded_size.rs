@@ -133,7 +133,8 @@ impl Messages {
         };
         let messages = declared.messages.iter().map(fields).collect();
         let methods = set.file.iter().flat_map(|file| {
-            let (package, indices) = (file.package(), &declared.indices);
+            let package = file.package();
+            let indices = &declared.indices;
             file.service.iter().flat_map(move |service| {
                 service.method.iter().map(move |method| {
                     let path = format!("/{package}.{}/{}", service.name(), method.name());
@@ -181,14 +182,14 @@ impl<'a> Declared<'a> {
         let mut declared = Self { messages: Vec::new(), indices: HashMap::new() };
         for file in &set.file {
             let scope = format!(".{}", file.package());
-            file.message_type.iter().for_each(|it| declared.add(&scope, it));
+            file.message_type.iter().for_each(|message| declared.add(&scope, message));
         }
         declared
     }
 
     fn add(&mut self, scope: &str, message: &'a DescriptorProto) {
         let name = format!("{scope}.{}", message.name());
-        message.nested_type.iter().for_each(|it| self.add(&name, it));
+        message.nested_type.iter().for_each(|nested| self.add(&name, nested));
         self.indices.insert(name, self.messages.len());
         self.messages.push(message);
     }
@@ -244,7 +245,8 @@ impl<'a> Declared<'a> {
     }
 
     fn contains_itself(&self, index: usize) -> bool {
-        let (mut seen, mut next) = (HashSet::new(), vec![index]);
+        let mut seen = HashSet::new();
+        let mut next = vec![index];
         while let Some(at) = next.pop() {
             let fields = self.messages[at].field.iter().filter(|field| is_message(field));
             for inner in fields.map(|field| self.indices[field.type_name()]) {

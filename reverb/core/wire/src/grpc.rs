@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use reverb_base::{Error, ErrorKind, Result};
 use reverb_rpc::Keepalive;
-use reverb_rpc::client::{AnswerRules, Channel, Security};
+use reverb_rpc::client::{AnswerRules, Channel, Reply, Security};
 use reverb_rpc::framing::MessageLimit;
 use reverb_rpc::message::Message;
 
@@ -52,13 +52,6 @@ impl GrpcTransport {
     pub fn with_security(self, security: Security) -> Self {
         Self(self.0.with_security(security))
     }
-}
-
-impl GrpcTransport {
-    /// Explains an error of a call that only servers of this package have.
-    fn explain(&self, error: Error, what: &str) -> Error {
-        explain(error, self.0.target(), what)
-    }
 
     async fn ask<A: prost::Message + Default>(&self, path: &str, request: Message) -> Result<A> {
         let (answer, peer) = self.0.ask_one(path, request, false).await?;
@@ -83,6 +76,13 @@ fn explain(error: Error, target: &str, what: &str) -> Error {
         "The server at {target} does not {what}: it is a server of dm-reverb, or of an older \
          release of this package."
     ))
+}
+
+/// Ends a stream, because nothing after such an error can be trusted.
+fn fail(reply: &mut Reply, kind: ErrorKind, what: &str) -> Error {
+    let error = Error::new(kind, format!("The server at {} {what}", reply.peer()));
+    reply.abandon(error.clone());
+    error
 }
 
 impl Transport for GrpcTransport {
@@ -133,7 +133,7 @@ impl Transport for GrpcTransport {
             let asked = Message::from_body(&request);
             let answer = self.0.ask_one(call.row.path, asked, call.reaches_one).await;
             let (answer, peer) = answer.map_err(|error| match call.missing {
-                Some(what) => self.explain(error, what),
+                Some(what) => explain(error, self.0.target(), what),
                 None => error,
             })?;
             call.check_answer(&peer, answer)
@@ -147,7 +147,8 @@ impl Transport for GrpcTransport {
         Box::pin(async move {
             let call = self.0.open_to_one(calls::HOLD_RATE_LIMITER).await?;
             let hold = limiter_hold::GrpcLimiterHold::begin(call, &request).await;
-            let hold = hold.map_err(|error| self.explain(error, "turn its rate limiters off"))?;
+            let target = self.0.target();
+            let hold = hold.map_err(|why| explain(why, target, "turn its rate limiters off"))?;
             Ok(Box::new(hold) as Box<dyn RateLimiterHold>)
         })
     }

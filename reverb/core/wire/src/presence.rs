@@ -18,18 +18,18 @@ const BEGIN: Duration = Duration::from_millis(700);
 #[derive(Clone, Copy, Debug)]
 pub struct ServerClock {
     now_ns: i64,
-    told_at: Instant,
+    reported_at: Instant,
 }
 
 impl ServerClock {
     /// Records the server's time, in nanoseconds since 1970.
-    pub fn told(now_ns: i64) -> Self {
-        Self { now_ns, told_at: Instant::now() }
+    pub fn reported(now_ns: i64) -> Self {
+        Self { now_ns, reported_at: Instant::now() }
     }
 
     /// Deadline for beginning with a change that is sent now, by the server's clock.
     pub fn not_after_ns(self) -> i64 {
-        let left = self.told_at.elapsed() + BEGIN;
+        let left = self.reported_at.elapsed() + BEGIN;
         self.now_ns.saturating_add(i64::try_from(left.as_nanos()).unwrap_or(i64::MAX))
     }
 }

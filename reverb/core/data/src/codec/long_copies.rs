@@ -160,7 +160,8 @@ const TAGS: [Tag; 256] = {
     let mut tags = [Tag { extra: 0, len: 0, high: 0 }; 256];
     let mut at = 0;
     while at < 256 {
-        let (tag, bits) = (at as u8, at as u8 >> 2);
+        let tag = at as u8;
+        let bits = at as u8 >> 2;
         tags[at] = match tag & 3 {
             0 if bits < 60 => Tag { extra: 0, len: 1 + bits, high: 0 },
             0 => Tag { extra: bits - 59, len: 1, high: 0 },
@@ -212,7 +213,8 @@ fn put_copy(offset: usize, out: &mut [u8], place: Range<usize>) {
 
 #[inline]
 fn put_short_copy(offset: usize, out: &mut [u8], place: Range<usize>) {
-    let (mut at, mut distance) = (place.start, offset);
+    let mut at = place.start;
+    let mut distance = offset;
     if place.len() <= PIECE && distance >= PIECE / 2 {
         copy_piece::<{ PIECE / 2 }>(out, at - distance, at);
         copy_piece::<{ PIECE / 2 }>(out, at - distance + PIECE / 2, at + PIECE / 2);

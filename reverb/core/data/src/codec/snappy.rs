@@ -34,10 +34,11 @@ pub(super) fn room_for_first(wanted: usize, total: usize) -> usize {
 /// `room_for_first`, and does not read the rest of the block. `copy` is scratch memory.
 ///
 /// The decoder reads a block that claims to be as long as `out`. It stops at the first element
-/// that is longer, and tells where.
+/// that is longer, and returns where.
 pub(super) fn decompress_first(
     block: &[u8],
-    (wanted, total): (usize, usize),
+    wanted: usize,
+    total: usize,
     out: &mut [u8],
     copy: &mut Vec<u8>,
 ) -> Result<(), Corrupt> {
@@ -75,7 +76,7 @@ mod tests {
 
     fn first(block: &[u8], wanted: usize, total: usize) -> Result<Vec<u8>, Corrupt> {
         let mut out = vec![0xaa; room_for_first(wanted, total)];
-        decompress_first(block, (wanted, total), &mut out, &mut vec![1, 2, 3])?;
+        decompress_first(block, wanted, total, &mut out, &mut vec![1, 2, 3])?;
         out.truncate(wanted);
         Ok(out)
     }

@@ -208,8 +208,8 @@ impl<'a> TensorView<'a> {
                 decoded.try_reserve_exact(missing).map_err(|_| no_memory(room))?;
                 decoded.resize(room, 0);
             }
-            let first = (wanted.end, total);
-            snappy::decompress_first(block, first, &mut decoded[..room], copy).map_err(corrupt)?;
+            snappy::decompress_first(block, wanted.end, total, &mut decoded[..room], copy)
+                .map_err(corrupt)?;
             trim(copy);
             if delta {
                 let mut shape = self.shape.clone();
@@ -284,7 +284,8 @@ impl<'a> TensorView<'a> {
     ) -> Result<()> {
         let packed = match self.content {
             Content::StringValues(message, _) => {
-                let (mut reader, mut at) = (Reader::new(message), 0);
+                let mut reader = Reader::new(message);
+                let mut at = 0;
                 while let Some((field, value)) = reader.field()? {
                     if let (STRING_VALUE, Field::Bytes(string)) = (field, value) {
                         each(at, string)?;
@@ -339,7 +340,8 @@ impl<'a> TensorView<'a> {
             }
             (_, Content::StringValues(..)) => (Some(self.row_bytes()?), 0),
         };
-        let is_plausible = row.and_then(|row| row.checked_mul(least)).is_some_and(|it| it <= most);
+        let is_plausible =
+            row.and_then(|row| row.checked_mul(least)).is_some_and(|bytes| bytes <= most);
         if is_plausible {
             return Ok(self.row_bytes()? * length);
         }

@@ -37,7 +37,8 @@ impl ChunkLayout {
     /// The layout for further chunks like this one. If possible they store their values alone, even
     /// if this one does not.
     pub fn for_more(chunk: &Chunk) -> Option<Self> {
-        KnownLayout::of(chunk).map_or_else(|| Self::new(chunk), |it| Some(Self(Form::Known(it))))
+        KnownLayout::of(chunk)
+            .map_or_else(|| Self::new(chunk), |known| Some(Self(Form::Known(known))))
     }
 
     /// Returns true if the chunk differs from the layout's chunk only in its values, and is stored
@@ -56,9 +57,10 @@ impl ChunkLayout {
     pub fn rows(&self, tensor: usize, offset: usize, length: usize) -> Option<Range<usize>> {
         let (layout, start) = match &self.0 {
             Form::Known(known) => (&known.layout, known.starts.get(tensor).copied()),
-            Form::Own(own) => (&**own, own.tensors.get(tensor).map(|it| it.values.start)),
+            Form::Own(own) => (&**own, own.tensors.get(tensor).map(|tensor| tensor.values.start)),
         };
-        let (rows, start) = (layout.tensors.get(tensor)?.rows(offset, length)?, start?);
+        let rows = layout.tensors.get(tensor)?.rows(offset, length)?;
+        let start = start?;
         Some(start + rows.start..start + rows.end)
     }
 

@@ -26,7 +26,7 @@ impl Columns {
         if encoded.len() > MAX_BYTES {
             return None;
         }
-        let is_it = |it: &Self| it.len == num_columns && *it.encoded == *encoded;
+        let is_it = |known: &Self| known.len == num_columns && *known.encoded == *encoded;
         let make = |index| Self { index, len: num_columns, encoded: encoded.into() };
         KNOWN.intern(encoded, is_it, make)
     }

@@ -56,7 +56,7 @@ impl KnownLayout {
         for tensor in &layout.tensors {
             blank[tensor.values.clone()].fill(0);
         }
-        let is_it = |it: &Self| it.layout.delta == delta && *it.blank == *blank;
+        let is_it = |known: &Self| known.layout.delta == delta && *known.blank == *blank;
         let make = |index| {
             let layout = layout.clone();
             let mut num_value_bytes = 0;
@@ -104,7 +104,8 @@ impl KnownLayout {
 
     /// A tensor of a chunk with these values.
     pub(crate) fn tensor<'a>(&self, index: usize, values: &'a [u8]) -> Option<TensorView<'a>> {
-        let (tensor, &start) = (self.layout.tensors.get(index)?, self.starts.get(index)?);
+        let tensor = self.layout.tensors.get(index)?;
+        let &start = self.starts.get(index)?;
         let values = &values[start..start + tensor.values.len()];
         Some(TensorView::raw(tensor.dtype, Shape::from_slice(&tensor.shape), values))
     }

@@ -51,7 +51,8 @@ impl PayloadLayout {
 
 impl RawTensor {
     fn new(tensor: &TensorView<'_>, payload: &[u8]) -> Option<Self> {
-        let (num_rows, row_bytes) = (tensor.num_rows().ok()?, tensor.row_bytes().ok()?);
+        let num_rows = tensor.num_rows().ok()?;
+        let row_bytes = tensor.row_bytes().ok()?;
         let values = tensor.values_in_place()?;
         if values.is_empty() || Some(values.len()) != num_rows.checked_mul(row_bytes) {
             return None;

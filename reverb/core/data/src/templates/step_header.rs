@@ -42,10 +42,11 @@ impl StepHeader {
     pub fn new(dtype: DType, shape: &[usize]) -> Option<Self> {
         let num_bytes = Tensor::num_bytes(dtype, shape)?;
         // Numbers of dtypes take one byte as a varint.
-        let dtype_number = u8::try_from(dtype.number()).ok().filter(|&it| it < 0x80)?;
+        let dtype_number = u8::try_from(dtype.number()).ok().filter(|&number| number < 0x80)?;
         let mut dims = Vec::new();
         put_dims(&mut dims, shape);
-        let (shape, dims) = (Shape::from_slice(shape), SmallVec::from_vec(dims));
+        let shape = Shape::from_slice(shape);
+        let dims = SmallVec::from_vec(dims);
         Some(Self { dtype, shape, num_bytes, dtype_number, dims })
     }
 

@@ -71,7 +71,8 @@ impl TrajectoryBuilder {
         &mut self,
         trajectory: &Trajectory,
         columns: &[u32],
-        (window, start): (StepWindow, i32),
+        window: StepWindow,
+        start: i32,
         spans: &[ColumnSpan],
     ) -> Result<Trajectory> {
         let anchor = i64::from(start) + i64::from(window.before);
@@ -101,7 +102,7 @@ impl TrajectoryBuilder {
                     let steps = steps_of(at as u32, column.squeeze)?;
                     let first = usize::try_from(steps.start).unwrap_or(0);
                     let (begin, mut slices) = column.slices_from(first);
-                    self.cut_column(trajectory, (begin, &mut slices), (steps, column.squeeze));
+                    self.cut_column(trajectory, begin, &mut slices, steps, column.squeeze);
                 }
             } else {
                 let mut reader = trajectory.runs();
@@ -110,7 +111,7 @@ impl TrajectoryBuilder {
                     let mut slices = (0..num_slices).map(|_| reader.run().slice);
                     if is_wanted(at) {
                         let steps = steps_of(at, squeeze)?;
-                        self.cut_column(trajectory, (0, &mut slices), (steps, squeeze));
+                        self.cut_column(trajectory, 0, &mut slices, steps, squeeze);
                     }
                     // The next column follows the last slice.
                     slices.for_each(drop);
@@ -119,7 +120,8 @@ impl TrajectoryBuilder {
             Ok(())
         };
         let cut = cut();
-        let (num_columns, chunks) = (self.num_columns, self.needed.take(trajectory));
+        let num_columns = self.num_columns;
+        let chunks = self.needed.take(trajectory);
         let part = cut.and_then(|()| {
             let chunks = chunks.ok_or_else(no_slice)?;
             Ok(Trajectory::part(chunks, num_columns, &self.columns))
@@ -134,8 +136,10 @@ impl TrajectoryBuilder {
     fn cut_column(
         &mut self,
         trajectory: &Trajectory,
-        (begin, slices): (usize, &mut impl Iterator<Item = Slice>),
-        (steps, squeeze): (Range<i64>, bool),
+        begin: usize,
+        slices: &mut impl Iterator<Item = Slice>,
+        steps: Range<i64>,
+        squeeze: bool,
     ) {
         let head_at = self.columns.len();
         // The head of the column is known at its end.
@@ -249,7 +253,7 @@ mod tests {
                 .collect();
             ColumnSpan::validate(&spans, window).unwrap();
             let whole = item(&lengths, 2);
-            let cut = TrajectoryBuilder::new().cut(&whole, &[], (window, start), &spans).unwrap();
+            let cut = TrajectoryBuilder::new().cut(&whole, &[], window, start, &spans).unwrap();
             let step = |it: i32| it.clamp(0, steps - 1) as u8;
             let all: Vec<u8> = (start..start + (before + length) as i32).map(step).collect();
             let anchor = start + before as i32;
@@ -258,7 +262,7 @@ mod tests {
             });
             prop_assert_eq!(values(&cut), [all, part.clone()]);
             // Only chunks of the window, and of the chosen columns, are there.
-            let one = TrajectoryBuilder::new().cut(&whole, &[1], (window, start), &spans).unwrap();
+            let one = TrajectoryBuilder::new().cut(&whole, &[1], window, start, &spans).unwrap();
             prop_assert_eq!(values(&one), [part.clone()]);
             let mut begin = 0;
             let needed = lengths.iter().filter(|&&it| {
@@ -304,7 +308,7 @@ mod tests {
             let starts = (-3..steps.min(300)).chain(steps - 70..steps - 3);
             for start in starts.chain([steps / 2, steps / 3, 64, 63, 65]) {
                 for columns in [&[][..], &[1], &[0, 2]] {
-                    let cut = builder.cut(&whole, columns, (window, start), &[]).unwrap();
+                    let cut = builder.cut(&whole, columns, window, start, &[]).unwrap();
                     assert!(cut.index().is_none());
                     let found: Vec<u32> = values(&cut)[0]
                         .chunks_exact(4)
@@ -342,19 +346,19 @@ mod tests {
         builder.end_column(false);
         let whole = builder.finish().unwrap();
         let window = StepWindow { length: 2, before: 0, pads_left: false, pads_right: false };
-        let cut = builder.cut(&whole, &[], (window, 1), &[]).unwrap();
+        let cut = builder.cut(&whole, &[], window, 1, &[]).unwrap();
         assert_eq!(values(&cut), [vec![0], vec![1, 2]]);
         let span = ColumnSpan { column: 0, start: 0, stop: 1 };
-        let error = builder.cut(&whole, &[], (window, 1), &[span]).unwrap_err();
+        let error = builder.cut(&whole, &[], window, 1, &[span]).unwrap_err();
         assert!(error.message().contains("column 0 is a single value"), "{error}");
-        let error = builder.cut(&whole, &[0, 5], (window, 1), &[]).unwrap_err();
+        let error = builder.cut(&whole, &[0, 5], window, 1, &[]).unwrap_err();
         assert!(error.message().contains("columns has column 5"), "{error}");
         // A single value of an item that has an index.
         let span = ColumnSpan { column: 2, start: 0, stop: 1 };
-        let error = builder.cut(&long_item(500, 2), &[], (window, 0), &[span]).unwrap_err();
+        let error = builder.cut(&long_item(500, 2), &[], window, 0, &[span]).unwrap_err();
         assert!(error.message().contains("column 2 is a single value"), "{error}");
         // The builder is empty after an error.
-        let cut = builder.cut(&whole, &[1], (window, 0), &[]).unwrap();
+        let cut = builder.cut(&whole, &[1], window, 0, &[]).unwrap();
         assert_eq!(values(&cut), [vec![0, 1]]);
     }
 }

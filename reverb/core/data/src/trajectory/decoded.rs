@@ -44,7 +44,8 @@ impl Trajectory {
     /// `ResourceExhausted` if `room` or the memory is too small.
     pub fn decode_column_within(&self, column: &Column<'_>, room: &mut usize) -> Result<Tensor> {
         let checked = self.checked_column(column)?;
-        let (dtype, num_bytes) = (checked.dtype, checked.num_bytes);
+        let dtype = checked.dtype;
+        let num_bytes = checked.num_bytes;
         let data = if dtype == DType::String {
             let mut strings = Vec::new();
             self.put_strings(column, &mut strings, room)?;
@@ -134,10 +135,12 @@ impl Trajectory {
     ) -> Result<()> {
         for Run { slice, times } in column.runs() {
             let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-            let (begin, room_before) = (out.len(), *room);
+            let begin = out.len();
+            let room_before = *room;
             tensor.put_string_rows(slice.offset, slice.length, out, room)?;
-            let (end, taken) = (out.len(), room_before - *room);
-            let again = taken.checked_mul(times - 1).and_then(|it| room.checked_sub(it));
+            let end = out.len();
+            let taken = room_before - *room;
+            let again = taken.checked_mul(times - 1).and_then(|more| room.checked_sub(more));
             *room = again.ok_or_else(|| no_memory(taken))?;
             // A peer may repeat steps without strings very often.
             for _ in (1..times).take_while(|_| begin < end) {
@@ -172,7 +175,7 @@ impl Trajectory {
             let (once, again) = head.split_at_mut(length);
             tensor.copy_rows(slice.offset, slice.length, once)?;
             if !again.is_empty() {
-                again.chunks_exact_mut(length).for_each(|it| it.copy_from_slice(once));
+                again.chunks_exact_mut(length).for_each(|copy| copy.copy_from_slice(once));
             }
             rest = tail;
         }

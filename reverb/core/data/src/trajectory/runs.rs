@@ -77,8 +77,10 @@ pub(super) fn read_run(reader: &mut Reader<'_>) -> Run {
         && (chunk | tensor | offset | length) & 0x80 | tensor & REPEATED as u8 == 0
     {
         *reader = Reader::new(rest);
-        let (chunk, tensor) = (usize::from(*chunk), usize::from(*tensor) >> 1);
-        let (offset, length) = (usize::from(*offset), usize::from(*length));
+        let chunk = usize::from(*chunk);
+        let tensor = usize::from(*tensor) >> 1;
+        let offset = usize::from(*offset);
+        let length = usize::from(*length);
         return Run { slice: Slice { chunk, tensor, offset, length }, times: 1 };
     }
     // An item of many chunks: two or three bytes for the chunk, one for each other number.
@@ -93,13 +95,16 @@ pub(super) fn read_run(reader: &mut Reader<'_>) -> Run {
             let chunk = if bytes_of_chunk == 2 { low } else { low | word >> 2 & 0x1f_c000 };
             *reader = Reader::new(&reader.rest()[bytes_of_chunk + 3..]);
             let [tensor, offset, length] =
-                [others, others >> 8, others >> 16].map(|it| (it & 0xff) as usize);
+                [others, others >> 8, others >> 16].map(|number| (number & 0xff) as usize);
             let slice = Slice { chunk: chunk as usize, tensor: tensor >> 1, offset, length };
             return Run { slice, times: 1 };
         }
     }
     let mut next = || reader.length().expect("the builder wrote this");
-    let (chunk, tensor, offset, length) = (next(), next(), next(), next());
+    let chunk = next();
+    let tensor = next();
+    let offset = next();
+    let length = next();
     let times = if tensor as u64 & REPEATED == 0 { 1 } else { next() };
     Run { slice: Slice { chunk, tensor: tensor >> 1, offset, length }, times }
 }

@@ -24,7 +24,8 @@ pub(super) fn may_need(columns: &[u8]) -> bool {
 
 /// Appends an index to encoded columns, if they have many slices. Returns true if it did.
 pub(super) fn append(num_columns: u32, columns: &mut Vec<u8>) -> bool {
-    let (mut heads, mut entries) = (Vec::new(), Vec::new());
+    let mut heads = Vec::new();
+    let mut entries = Vec::new();
     let mut num_slices = 0;
     let mut reader = Reader::new(columns);
     let position = |reader: &Reader<'_>| (columns.len() - reader.rest().len()) as u32;
@@ -76,7 +77,7 @@ impl<'a> SliceIndex<'a> {
 
     /// A number of the index; 0 if there is none, as for a column without slices.
     fn number(self, at: usize) -> usize {
-        self.numbers.get(at).map_or(0, |&it| u32::from_le_bytes(it) as usize)
+        self.numbers.get(at).map_or(0, |&number| u32::from_le_bytes(number) as usize)
     }
 
     /// A column.
@@ -106,7 +107,8 @@ impl<'a> IndexedColumn<'a> {
     pub(super) fn slices_from(self, step: usize) -> (usize, impl Iterator<Item = Slice> + use<'a>) {
         let Self { index, num_slices, first_entry, .. } = self;
         // The last entry whose first step is not after the step.
-        let (mut low, mut high) = (0, num_slices.div_ceil(EVERY));
+        let mut low = 0;
+        let mut high = num_slices.div_ceil(EVERY);
         let begin_of = |at: usize| index.number(first_entry + 2 * at + 1);
         while high - low > 1 {
             let middle = usize::midpoint(low, high);

@@ -40,7 +40,8 @@ impl Shuffle {
     }
 
     fn swap(&mut self, a: usize, b: usize) {
-        let (first, second) = (self.dense[a], self.dense[b]);
+        let first = self.dense[a];
+        let second = self.dense[b];
         self.place_at(a, second);
         self.place_at(b, first);
     }

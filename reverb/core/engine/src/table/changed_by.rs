@@ -25,7 +25,9 @@ impl fmt::Display for ChangedBy {
     /// Writes `learner-0 since 14:03:12 UTC`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
-        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+        let hour = seconds / 3600;
+        let minute = seconds / 60 % 60;
+        let second = seconds % 60;
         write!(f, "{} since {hour:02}:{minute:02}:{second:02} UTC", self.client)
     }
 }

@@ -57,7 +57,7 @@ pub fn configure(tables: &[(Arc<Table>, TableChange)], dry_run: bool) -> Result<
             prepared.check(shared)?;
         }
         if dry_run {
-            return Ok(prepared.into_iter().map(|it| it.configured).collect());
+            return Ok(prepared.into_iter().map(|change| change.configured).collect());
         }
         for (shared, prepared) in locked.iter_mut().zip(&mut prepared) {
             prepared.apply(shared);
@@ -66,7 +66,7 @@ pub fn configure(tables: &[(Arc<Table>, TableChange)], dry_run: bool) -> Result<
     for prepared in &mut prepared {
         prepared.finish()?;
     }
-    Ok(prepared.into_iter().map(|it| it.configured).collect())
+    Ok(prepared.into_iter().map(|change| change.configured).collect())
 }
 
 /// A prepared change, which needs little more than the table's lock.
@@ -111,7 +111,8 @@ impl<'a> Prepared<'a> {
             }
         }
         if let Some(max_bytes) = after.memory.max_bytes.filter(|_| self.has_fewer_bytes()) {
-            let (bytes, size) = (shared.state.account().bytes(), shared.state.len() as u64);
+            let bytes = shared.state.account().bytes();
+            let size = shared.state.len() as u64;
             if let Some(average) = bytes.checked_div(size).filter(|average| *average > max_bytes) {
                 return Err(Error::invalid_argument(format!(
                     "max_bytes {} is below the {} bytes that an item of table {} takes: it would \

@@ -26,7 +26,8 @@ impl Table {
             if shared.config.memory.when_full == WhenFull::Wait {
                 return Vec::new();
             }
-            let (before, end) = (state.len(), state.account().bytes().saturating_sub(bytes));
+            let before = state.len();
+            let end = state.account().bytes().saturating_sub(bytes);
             while before - state.len() < max_items && state.account().bytes() > end {
                 if !state.evict(Removal::Bytes) {
                     break;

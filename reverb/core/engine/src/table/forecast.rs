@@ -67,12 +67,12 @@ pub(super) struct ForecastTimes {
     /// Number of items at which the next forecast is due.
     due_at: usize,
     /// Bytes of the last forecast.
-    told: u64,
+    reported: u64,
 }
 
 impl ForecastTimes {
     pub(super) fn new(max_size: i64) -> Self {
-        Self { max_size, due_at: first_size(max_size), told: 0 }
+        Self { max_size, due_at: first_size(max_size), reported: 0 }
     }
 
     pub(super) fn is_due(&self, size: usize) -> bool {
@@ -83,10 +83,10 @@ impl ForecastTimes {
     pub(super) fn take(&mut self, size: usize, bytes: u64) -> Option<Forecast> {
         let forecast = Forecast::new(self.max_size, size, bytes)?;
         self.due_at = size + size / 4 + 1;
-        if forecast.bytes.abs_diff(self.told) * 2 < self.told {
+        if forecast.bytes.abs_diff(self.reported) * 2 < self.reported {
             return None;
         }
-        self.told = forecast.bytes;
+        self.reported = forecast.bytes;
         Some(forecast)
     }
 }

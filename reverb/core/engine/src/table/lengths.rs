@@ -44,7 +44,8 @@ impl Lengths {
     pub(super) fn num_windows(&self, window: StepWindow) -> u64 {
         let shortest = window.steps_of(1);
         let whole = shortest.div_ceil(BLOCK);
-        let (mut items, mut steps) = (0, 0);
+        let mut items = 0;
+        let mut steps = 0;
         let part = shortest as usize..self.items.len().min((whole * BLOCK) as usize);
         for (length, &count) in (u64::from(shortest)..).zip(self.items.get(part).unwrap_or(&[])) {
             items += u64::from(count);

@@ -454,7 +454,7 @@ impl Pair {
         assert_eq!(state.num_deleted_episodes(), model.deleted_episodes);
         assert_eq!(state.num_unique_samples(), model.unique_samples);
         let account = state.account();
-        assert_eq!(account.bytes() - account.guest_bytes(), model.bytes(chunks));
+        assert_eq!(account.bytes() - account.secondary_bytes(), model.bytes(chunks));
         assert_eq!(state.account().num_chunks(), model.chunks().len() as u64);
         let limiter = state.limiter();
         assert_eq!(
@@ -577,7 +577,7 @@ proptest! {
             for pair in &mut pairs {
                 pair.state.account_mut().book();
                 items += pair.model.items.iter().map(ModelItem::all_own_bytes).sum::<u64>();
-                items += pair.state.account().guest_bytes();
+                items += pair.state.account().secondary_bytes();
             }
             let in_tables = pairs.iter().flat_map(|pair| pair.model.chunks());
             let total = server.total();

@@ -88,7 +88,8 @@ impl Table {
         let (newest_ns, num_entries) = self.operate(Activity::Running, |shared, _| {
             (shared.state.newest_ns(), shared.state.items().num_entries())
         })?;
-        let (mut keys, mut num_deleted) = (Vec::with_capacity(CHECKED_AT_ONCE), 0);
+        let mut keys = Vec::with_capacity(CHECKED_AT_ONCE);
+        let mut num_deleted = 0;
         for start in (0..num_entries).step_by(CHECKED_AT_ONCE) {
             num_deleted += self.operate(Activity::Running, |shared, _| {
                 let state = &mut shared.state;

@@ -19,7 +19,7 @@ impl Table {
     }
 
     /// Runs `work` under the lock, serves all requests that can be served then, and runs `finish`.
-    /// Then unlocks and delivers the results. Goes on while that left items to evict.
+    /// Then unlocks and delivers the results. Continues while that left items to evict.
     pub(super) fn operate_and<W, R>(
         &self,
         activity: Activity,
@@ -78,7 +78,7 @@ impl Table {
             self.pieces.notify_waiters();
         }
         if let Some(news) = news {
-            news.tell();
+            news.notify();
         }
         Ok((result, has_surplus))
     }

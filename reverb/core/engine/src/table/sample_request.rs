@@ -127,7 +127,7 @@ impl Table {
     }
 
     /// Counts the steps of all items at the first request for a window, some under each lock, so
-    /// that other requests go on.
+    /// that other requests continue.
     async fn know_steps(&self) {
         loop {
             {

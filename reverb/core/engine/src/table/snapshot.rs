@@ -157,7 +157,8 @@ impl SnapshotCut {
         let mut all = Vec::with_capacity(tables.len());
         yield_core();
         all.extend(tables.iter().map(|table| table.shared.lock()));
-        let (start, taken_at) = (Instant::now(), SystemTime::now());
+        let start = Instant::now();
+        let taken_at = SystemTime::now();
         if let Some(at) =
             all.iter_mut().position(|shared| shared.state.before_images_mut().is_some())
         {

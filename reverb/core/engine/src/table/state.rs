@@ -85,7 +85,11 @@ impl TableState {
         contents.largest_priority = counters.largest_priority.unwrap_or(f64::NEG_INFINITY);
         Self {
             name: config.name.as_str().into(),
-            column_names: config.signature.as_ref().map(|it| it.flat.names()).unwrap_or_default(),
+            column_names: config
+                .signature
+                .as_ref()
+                .map(|signature| signature.flat.names())
+                .unwrap_or_default(),
             max_size: config.max_size as usize,
             max_times_sampled: config.max_times_sampled,
             memory: config.memory,
@@ -140,7 +144,7 @@ impl TableState {
         let Contents { items, remover, .. } = &self.contents;
         let num_evicted = (items.len() + new.len()).saturating_sub(self.max_size).min(new.len());
         let upcoming = remover.upcoming().take(num_evicted + num_evicted.min(ahead));
-        items.fetch(new.iter().map(|it| it.key), num_evicted, upcoming);
+        items.fetch(new.iter().map(|item| item.key), num_evicted, upcoming);
         self.garbage.reserve(num_evicted);
     }
 
@@ -199,7 +203,8 @@ impl TableState {
         contents.account.add(&item.trajectory, contents.item_bytes);
         contents.episodes.add(&item.trajectory);
         self.foreign_keys.note(item.key);
-        let (priority, removal_priority) = (item.priority, item.removal_priority);
+        let priority = item.priority;
+        let removal_priority = item.removal_priority;
         if self.max_priority == MaxPriority::Present && contents.items.len() == 0 {
             contents.largest_priority = f64::NEG_INFINITY;
         }

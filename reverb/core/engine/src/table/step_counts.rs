@@ -95,10 +95,10 @@ impl StepCounts {
 
     /// True while the sums for this window are being made.
     pub(super) fn is_summing_for(&self, window: StepWindow, sampler: &Selector) -> bool {
-        self.sums.first().is_some_and(|it| it.window == window && !it.is_complete(sampler))
+        self.sums.first().is_some_and(|sums| sums.window == window && !sums.is_complete(sampler))
     }
 
-    /// Goes on making sums.
+    /// Continues to make sums.
     pub(super) fn sum_more(&mut self, sampler: &Selector) {
         if let Some(sums) = self.sums.first_mut() {
             sums.sum_more(&self.counts, sampler);
@@ -107,14 +107,15 @@ impl StepCounts {
 
     /// Sum of the weights of the items that have a window, if it is known.
     pub(super) fn mass(&self, window: StepWindow, sampler: &Selector) -> Option<f64> {
-        let known = self.sums.iter().find(|it| it.window == window && it.is_complete(sampler));
+        let known =
+            self.sums.iter().find(|sums| sums.window == window && sums.is_complete(sampler));
         known.map(WindowSums::total)
     }
 
     /// Makes the sums for a window the latest, and begins to make them unless they are known.
     /// Returns true if they are.
     pub(super) fn need_sums(&mut self, window: StepWindow, sampler: &Selector) -> bool {
-        if let Some(at) = self.sums.iter().position(|it| it.window == window) {
+        if let Some(at) = self.sums.iter().position(|sums| sums.window == window) {
             self.sums[..=at].rotate_right(1);
         } else {
             self.sums.truncate(MAX_SUMS - 1);

@@ -37,7 +37,8 @@ impl Table {
             for item in &items {
                 check_priority(&shared.config, item.key, item.priority)?;
                 check_removal_priority(&shared.config, item.key, item.removal_priority)?;
-                let (config, state) = (&shared.config, &shared.state);
+                let config = &shared.config;
+                let state = &shared.state;
                 let StoredItem { key, trajectory, removal_priority, .. } = item;
                 check_stored_bytes(config, state, *key, trajectory, *removal_priority)?;
             }

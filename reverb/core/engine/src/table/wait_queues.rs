@@ -59,7 +59,7 @@ struct InsertRequest {
 /// A sample request. Its batch is empty while it waits: it is answered with its first items.
 struct SampleRequest {
     id: RequestId,
-    /// Begin of its wait: before its arrival if it goes on with that of an earlier request.
+    /// Begin of its wait: before its arrival if it continues that of an earlier request.
     since: Instant,
     batch: Batch,
     /// Absent until the caller has to wait.

@@ -113,7 +113,8 @@ impl Held {
     fn cause(&self) -> String {
         let RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff } =
             self.limiter;
-        let (size, cursor) = (count(self.size), self.cursor);
+        let size = count(self.size);
+        let cursor = self.cursor;
         match self.limit {
             Limit::MinSize if self.is_closed() => "the shard is closed for samples".to_owned(),
             Limit::MinSize => {
@@ -147,7 +148,8 @@ impl fmt::Display for Held {
 
 impl WaitReason {
     fn held(limiter: &RateLimiter, limit: Limit, missing: f64) -> Self {
-        let (size, cursor) = (limiter.size(), limiter.cursor());
+        let size = limiter.size();
+        let cursor = limiter.cursor();
         // Rounding may give 0.
         let missing = missing.max(1.0);
         let held = Held { limit, missing, limiter: *limiter.bounds(), size, cursor };
@@ -180,7 +182,7 @@ impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause = || self.cause();
         match self {
-            Self::Paused(_) => write!(f, "It is {}; resume_table lets it go on.", cause()),
+            Self::Paused(_) => write!(f, "It is {}; resume_table resumes it.", cause()),
             Self::Never(why) => f.write_str(why),
             Self::NoWindow { why, steps } => {
                 let steps = plural(i64::from(*steps), "step", "steps");
@@ -195,7 +197,7 @@ impl fmt::Display for WaitReason {
             Self::Limiter(held) => {
                 held.fmt(f)?;
                 let Some(surplus) = held.surplus() else { return Ok(()) };
-                write!(f, " So does the removal of {}.", plural(surplus, "item", "items"))
+                write!(f, " Removing {} would also allow it.", plural(surplus, "item", "items"))
             }
             Self::Window(held) => write!(f, "{held} {}", held.describe_window()),
             Self::Batch { .. } => write!(f, "A batch of all samples or none waits: {}.", cause()),
@@ -238,14 +240,17 @@ impl Shared {
         let why = self.queues.position(id).and_then(|at| self.why_waits_at(at));
         if let Some(WaitReason::Paused(by)) = &why {
             return Error::rate_limiter_timeout(&format!(
-                "Samples of table {table} are paused by {by}; resume_table lets them go on."
+                "Samples of table {table} are paused by {by}; resume_table resumes them."
             ));
         }
         let is_no_window = matches!(&why, Some(WaitReason::NoWindow { .. }));
-        let why = why.map_or("It was changed just now.".to_owned(), |why| why.to_string());
+        let why = why.map_or(
+            "The table changed while the request timed out; try again.".to_owned(),
+            |why| why.to_string(),
+        );
         let inserts = self
             .why_insert_waits()
-            .map_or(String::new(), |why| format!(" Inserts cannot go on either: {}.", why.cause()));
+            .map_or(String::new(), |why| format!(" Inserts are blocked too: {}.", why.cause()));
         let error = Error::rate_limiter_timeout(&format!(
             "Table {table}: {why}{inserts} Its rate limiter: {}.",
             self.state.limiter()
@@ -257,7 +262,8 @@ impl Shared {
     /// operation for the coordinator of windows, so no reason is made.
     pub(super) fn held_by_limiter(&self) -> (bool, bool) {
         let Self { state, queues, .. } = self;
-        let (paused, limiter) = (&queues.paused, state.limiter());
+        let paused = &queues.paused;
+        let limiter = state.limiter();
         (
             queues.queued_inserts() > 0 && paused.inserts.is_none() && !limiter.can_insert(1),
             queues.queued_samples() > 0 && paused.samples.is_none() && !limiter.can_sample(1),
@@ -290,9 +296,11 @@ impl Shared {
                 Some(WaitReason::Batch { wanted, allowed })
             }
             // The first request was tried and is still blocked.
-            _ if at == 0 && window.is_some_and(|it| !state.has_window(it)) => {
-                let why =
-                    |it| WaitReason::NoWindow { why: state.no_window(it), steps: it.steps_of(1) };
+            _ if at == 0 && window.is_some_and(|window| !state.has_window(window)) => {
+                let why = |window| WaitReason::NoWindow {
+                    why: state.no_window(window),
+                    steps: window.steps_of(1),
+                };
                 window.map(why)
             }
             Some((wanted, allowed)) if at == 0 => Some(WaitReason::Batch { wanted, allowed }),
@@ -307,7 +315,8 @@ impl Shared {
     /// Sentence if the table can never hold as many items as sampling needs.
     fn why_too_small(&self) -> Option<String> {
         let Self { config, state, .. } = self;
-        let (size, min_size) = (state.len() as u64, config.rate_limiter.min_size_to_sample as u64);
+        let size = state.len() as u64;
+        let min_size = config.rate_limiter.min_size_to_sample as u64;
         if state.limiter().window().is_some() || size >= min_size {
             return None;
         }
@@ -316,7 +325,7 @@ impl Shared {
             let bytes = state.account().bytes();
             let average = bytes.checked_div(size)?;
             let needed = average.saturating_mul(min_size);
-            // The first items tell little: later ones may share their chunks.
+            // The first items are no measure: later ones may share their chunks.
             let is_known = bytes.saturating_add(average) > max_bytes
                 || Forecast::new(config.max_size, state.len(), bytes).is_some();
             (needed > max_bytes && is_known).then(|| {
@@ -335,7 +344,8 @@ impl Shared {
     /// Sentence if the table can never allow this many samples at once without deletes.
     fn why_batch_never(&self, wanted: usize) -> Option<String> {
         let Self { config, state, .. } = self;
-        let (size, times) = (config.max_size, config.max_times_sampled);
+        let size = config.max_size;
+        let times = config.max_times_sampled;
         let never = |most: i64, why: &str| {
             format!(
                 "It never allows {wanted} samples at once, but {most} at most: {why}. Ask for a \

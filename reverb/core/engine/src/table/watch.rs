@@ -45,7 +45,7 @@ pub struct Watched {
 impl Watched {
     /// True if watchers that know `other` need an update.
     fn differs_from(&self, other: &Self) -> bool {
-        let has_moved = |now: f64, told: f64| (now - told).abs() > MASS_TOLERANCE * told.abs();
+        let has_moved = |now: f64, known: f64| (now - known).abs() > MASS_TOLERANCE * known.abs();
         has_moved(self.mass, other.mass)
             || has_moved(
                 self.max_priority.unwrap_or_default(),
@@ -107,7 +107,7 @@ impl TableChanges {
 pub(super) struct Watchers {
     count: usize,
     /// Numbers at the last notification.
-    told: Watched,
+    known: Watched,
     changes: Arc<TableChanges>,
 }
 
@@ -126,7 +126,7 @@ pub(super) struct News {
 }
 
 impl News {
-    pub(super) fn tell(self) {
+    pub(super) fn notify(self) {
         self.changes.notify(self.is_urgent);
     }
 }
@@ -140,12 +140,12 @@ impl Shared {
 
     fn news_for_watchers(&mut self, versions: &Versions) -> Option<News> {
         let now = self.watched();
-        let Watchers { told, changes, .. } = &mut self.watchers;
-        if !now.differs_from(told) {
+        let Watchers { known, changes, .. } = &mut self.watchers;
+        if !now.differs_from(known) {
             return None;
         }
-        let is_urgent = now.is_urgent_after(told);
-        *told = now;
+        let is_urgent = now.is_urgent_after(known);
+        *known = now;
         versions.any.fetch_add(1, Ordering::Relaxed);
         versions.urgent.fetch_add(u64::from(is_urgent), Ordering::Relaxed);
         Some(News { changes: Arc::clone(changes), is_urgent })
@@ -185,7 +185,7 @@ impl Table {
     pub fn watch(self: &Arc<Self>) -> TableWatch {
         let mut shared = self.shared.lock();
         if shared.watchers.count == 0 {
-            shared.watchers.told = shared.watched();
+            shared.watchers.known = shared.watched();
         }
         shared.watchers.count += 1;
         TableWatch { table: Arc::downgrade(self), seen: None }

@@ -87,12 +87,12 @@ fn a_timeout_tells_what_holds_inserts_as_well() {
     insert(&table, vec![item(0, 1.0), item(1, 1.0), item(2, 1.0)]);
     let text = refusal(&table, 1, SampleOptions::default()).unwrap();
     let expected = "The sample timed out. Table t: 4 more inserts allow the next sample. Inserts \
-                    cannot go on either: an insert would bring the cursor 2 above max_diff 2 \
+                    are blocked too: an insert would bring the cursor 2 above max_diff 2 \
                     (samples_per_insert 1). Its rate limiter: 2 item(s),";
     assert!(text.starts_with(expected), "{text}");
     table.pause(true, false, &by()).unwrap();
     let text = refusal(&table, 1, SampleOptions::default()).unwrap();
-    assert!(text.contains("Inserts cannot go on either: paused by learner-0 since "), "{text}");
+    assert!(text.contains("Inserts are blocked too: paused by learner-0 since "), "{text}");
 }
 
 #[test]

@@ -127,7 +127,7 @@ async fn waits_for_a_window_say_so() {
     let error = table.sample(1, Some(Duration::ZERO)).await.unwrap_err();
     let expected = "The sample timed out. Table t: 98 more inserts allow the next sample. The \
                     window of this shard has min_diff 0 and max_diff 0, and the cursor is 0; the \
-                    group's coordinator moves it. Inserts cannot go on either: an insert would \
+                    group's coordinator moves it. Inserts are blocked too: an insert would \
                     bring the cursor 0 above max_diff 0 (samples_per_insert 1). Its rate limiter: 2 \
                     item(s), min_size_to_sample 100,";
     assert!(error.message().starts_with(expected), "{error}");

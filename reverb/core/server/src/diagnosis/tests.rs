@@ -335,7 +335,7 @@ fn who_pauses_or_drains_is_named_first() {
     let samples = paused.sampling.reason.clone();
     paused.inserting.reason = by("learner-0").map(WaitReason::Paused);
     let text = "Inserts are paused by learner-0 since 14:00:07 UTC; 3 inserts wait and 1 request \
-                for samples waits. resume_table lets them go on.";
+                for samples waits. resume_table resumes them.";
     check(&paused, &around(), State::Paused, text);
     paused.sampling.reason = by("learner-0").map(WaitReason::Paused);
     let sentence = |paused: &TableStatus| diagnose(paused, &around()).sentence();

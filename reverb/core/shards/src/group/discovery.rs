@@ -42,21 +42,22 @@ impl Group {
             Seed { host_port, connection, answer }
         });
         let seeds = join_all(asked).await;
-        if let Some(error) = seeds.iter().find_map(|it| match &it.answer {
+        if let Some(error) = seeds.iter().find_map(|seed| match &seed.answer {
             // A wrong certificate or a missing right is reported: going on would hide the shard.
             Err(error) if !error.is_gone() && error.kind() != ErrorKind::DeadlineExceeded => {
-                Some(error.clone().context(&format!("Shard {}", it.host_port)))
+                Some(error.clone().context(&format!("Shard {}", seed.host_port)))
             }
             _ => None,
         }) {
             return Err(error);
         }
-        if seeds.iter().all(|it| it.answer.is_err()) {
-            let first = seeds.into_iter().find_map(|it| it.answer.err());
+        if seeds.iter().all(|seed| seed.answer.is_err()) {
+            let first = seeds.into_iter().find_map(|seed| seed.answer.err());
             let first = first.unwrap_or_else(|| Error::unavailable("no seed"));
             return Err(first.context(&format!("No shard of {} can be reached", self.text())));
         }
-        let maps = seeds.iter().filter_map(|it| it.answer.as_ref().ok()?.as_ref()?.map.as_ref());
+        let maps =
+            seeds.iter().filter_map(|seed| seed.answer.as_ref().ok()?.as_ref()?.map.as_ref());
         let newest = maps.max_by_key(|map| map.epoch).cloned();
         let (map, members) = match newest {
             Some(map) => {
@@ -89,7 +90,7 @@ impl Group {
                 let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host(only)).await;
                 let Ok(Ok(found)) = found else { return seeds.clone() };
                 let mut addresses: Vec<String> = found
-                    .map(|it| match it.ip() {
+                    .map(|address| match address.ip() {
                         std::net::IpAddr::V4(ip) => format!("{ip}:{port}"),
                         std::net::IpAddr::V6(ip) => format!("[{ip}]:{port}"),
                     })
@@ -122,7 +123,7 @@ impl Group {
             };
             let Some(index) = answer.index else { continue };
             if let Some(other) = by_index.get(&index) {
-                let id_of = |it: &Seed| Some(it.answer.as_ref().ok()?.as_ref()?.server_id);
+                let id_of = |seed: &Seed| Some(seed.answer.as_ref().ok()?.as_ref()?.server_id);
                 if id_of(other) != id_of(&seed) {
                     return Err(Error::failed_precondition(format!(
                         "{} and {} are different servers, and both say that they are shard {index} \
@@ -143,11 +144,11 @@ impl Group {
         let mut members = Vec::new();
         for shard in &map.shards {
             let known = by_index.remove(&shard.index);
-            let silence = known.as_ref().and_then(|it| it.answer.as_ref().err().cloned());
-            let answered = known.as_ref().and_then(|it| it.answer.as_ref().ok()?.as_ref());
+            let silence = known.as_ref().and_then(|seed| seed.answer.as_ref().err().cloned());
+            let answered = known.as_ref().and_then(|seed| seed.answer.as_ref().ok()?.as_ref());
             let named_id = Some(shard.server_id).filter(|&id| id != 0);
-            let server_id = answered.map(|it| it.server_id).or(named_id);
-            let previous = before.iter().find(|it| it.index == shard.index);
+            let server_id = answered.map(|answer| answer.server_id).or(named_id);
+            let previous = before.iter().find(|member| member.index == shard.index);
             let (address, connection) = match known {
                 Some(seed) if shard.address.is_empty() => {
                     (self.address.shard(&seed.host_port), seed.connection)
@@ -251,7 +252,9 @@ impl Group {
     /// Installs the map if it is newer. Members that did not change are kept.
     pub(crate) fn adopt(self: &Arc<Self>, map: &ShardMap) -> Result<()> {
         let Some(old) = self.found() else { return Ok(()) };
-        if map.epoch <= old.epoch() || old.map.as_ref().is_some_and(|it| it.group != map.group) {
+        if map.epoch <= old.epoch()
+            || old.map.as_ref().is_some_and(|known| known.group != map.group)
+        {
             return Ok(());
         }
         let slots = SlotMap::of(map)?;
@@ -265,7 +268,8 @@ impl Group {
             });
             members.push(same.map_or(member, Arc::clone));
         }
-        let (samplings, tables) = (old.samplings.clone(), old.tables.clone());
+        let samplings = old.samplings.clone();
+        let tables = old.tables.clone();
         tracing::info!(
             peer = self.text(),
             epoch = map.epoch,
@@ -286,7 +290,7 @@ impl Others {
         let mut has_answered = self.0.subscribe();
         let patience = async {
             // Fails only if the sender is gone, and the sender is `self`.
-            let _ = has_answered.wait_for(|it| *it).await;
+            let _ = has_answered.wait_for(|answered| *answered).await;
             tokio::time::sleep(AFTER_OTHERS).await;
         };
         let answer = tokio::select! {
@@ -324,7 +328,7 @@ pub(super) async fn ask(connection: &dyn ShardConnection) -> Result<Option<Direc
 fn check_one_group(seeds: &[Seed], map: &ShardMap) -> Result<()> {
     for seed in seeds {
         let Ok(answer) = &seed.answer else { continue };
-        let theirs = answer.as_ref().and_then(|it| it.map.as_ref());
+        let theirs = answer.as_ref().and_then(|answer| answer.map.as_ref());
         match theirs {
             Some(theirs) if theirs.group != map.group => {
                 return Err(Error::failed_precondition(format!(
@@ -355,7 +359,7 @@ fn members_in_order(seeds: Vec<Seed>) -> Result<Vec<Arc<Member>>> {
         let Seed { host_port, connection, answer } = seed;
         let is_ours = !matches!(answer, Ok(None));
         let silence = answer.as_ref().err().cloned();
-        let server_id = answer.ok().flatten().map(|it| it.server_id);
+        let server_id = answer.ok().flatten().map(|answer| answer.server_id);
         if let Some(other) = server_id.and_then(|id| ids.insert(id, host_port.clone())) {
             return Err(Error::failed_precondition(format!(
                 "{other} and {host_port} are the same server. List each server of a group once."

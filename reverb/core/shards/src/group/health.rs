@@ -34,7 +34,7 @@ pub(super) async fn watch(group: Weak<Group>, member: Weak<Member>) {
             Ok(pause) => pause,
             Err(error) => {
                 strong.went_down(&error);
-                strong_group.tell();
+                strong_group.notify();
                 Some(RETRY_INTERVAL)
             }
         };
@@ -65,7 +65,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
             for table in &info.tables {
                 member.stats(&table.name).polled(table.current_size, table.max_size);
             }
-            group.tell();
+            group.notify();
             let is_needed = !group.needed_tables().is_empty();
             return Ok(Some(match (is_needed, writes) {
                 (true, _) => POLL_INTERVAL,
@@ -77,7 +77,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
     }
     let tables = group.needed_tables();
     if tables.is_empty() {
-        group.tell();
+        group.notify();
         return Ok(Some(if writes { FILL_INTERVAL } else { IDLE_INTERVAL }));
     }
     let mut watch = within(shard.watch(&tables)).await?;
@@ -113,7 +113,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
         has_heard = true;
         member.came_up(None);
         member.is_watched.store(true, Ordering::Relaxed);
-        group.tell();
+        group.notify();
         let is_old = group.found().is_some_and(|view| view.epoch() < news.epoch);
         if is_old {
             let answer = within(shard.call(group.directory_request())).await?;
@@ -129,18 +129,17 @@ pub(crate) fn take(
     answer: &DirectoryResponse,
 ) -> Result<()> {
     member.set_ours(true);
-    let place = answer.index;
     // The answer has no map if this client already has the newest one.
     let has_map = answer.map.is_some() || group.found().is_some_and(|view| view.map.is_some());
-    if has_map && place.is_some_and(|index| index != member.index) {
+    if has_map && answer.index.is_some_and(|index| index != member.index) {
         return Err(Error::failed_precondition(format!(
             "the server at {} is shard {} now",
             member.address,
-            place.unwrap_or_default()
+            answer.index.unwrap_or_default()
         )));
     }
     member.came_up(Some(answer.server_id));
-    member.told_writers.store(answer.num_writers, Ordering::Relaxed);
+    member.reported_writers.store(answer.num_writers, Ordering::Relaxed);
     for fill in &answer.fills {
         member.stats(&fill.name).filled(fill.share);
     }

@@ -53,7 +53,7 @@ impl Merge for ConfigureTablesRequest {
                 });
             }
             answers = results.into_iter().collect::<Result<_>>()?;
-            tell_tables(group, view, &self.changes, &present, &parts).await?;
+            send_tables(group, view, &self.changes, &present, &parts).await?;
         }
         let changed = describe(&before, &after);
         let parts: Vec<Vec<TableInfo>> = answers.into_iter().map(|answer| answer.tables).collect();
@@ -88,7 +88,7 @@ fn failure(results: &[Result<ConfigureTablesResponse>]) -> Option<Error> {
 /// Installs a new map with the new settings of the tables. If another client has changed the map
 /// meanwhile, it may have changed the parts as well, after this one: changes them again, and starts
 /// over from the new map.
-async fn tell_tables(
+async fn send_tables(
     group: &Arc<Group>,
     view: &View,
     changes: &[TableChange],
@@ -99,7 +99,7 @@ async fn tell_tables(
     for attempt in 1.. {
         map.tables = given_after(&map.tables, changes);
         map.epoch += 1;
-        let Err(error) = tell_map(view, &map).await else { break };
+        let Err(error) = send_map(view, &map).await else { break };
         if error.kind() != ErrorKind::FailedPrecondition || attempt == MAX_ATTEMPTS {
             return Err(error.followed_by(
                 "All shards have the new settings, and the group's map has the old ones.",
@@ -116,20 +116,20 @@ async fn tell_tables(
     group.adopt(&map)
 }
 
-/// Tells the first shard before the others: of several clients that tell a map of the same epoch,
-/// it refuses all but one, and the others have told nobody.
-async fn tell_map(view: &View, map: &ShardMap) -> Result<()> {
-    let tell = |member: &Arc<Member>| {
+/// Sends a map to the first shard before the others: of several clients with a map of the same
+/// epoch, it refuses all but one, and the others have sent nothing else.
+async fn send_map(view: &View, map: &ShardMap) -> Result<()> {
+    let send = |member: &Arc<Member>| {
         let member = Arc::clone(member);
         async move {
             let request = SetDirectoryRequest { map: Some(map.clone()), index: member.index };
-            let told = async { member.shard()?.call(request).await };
-            told.await.map_err(|error| of_shard(error, &member.name()))
+            let sent = async { member.shard()?.call(request).await };
+            sent.await.map_err(|error| of_shard(error, &member.name()))
         }
     };
     let Some((first, others)) = view.members.split_first() else { return Ok(()) };
-    tell(first).await?;
-    try_join_all(others.iter().map(tell)).await.map(drop)
+    send(first).await?;
+    try_join_all(others.iter().map(send)).await.map(drop)
 }
 
 async fn newest_map(view: &View) -> Result<Option<ShardMap>> {

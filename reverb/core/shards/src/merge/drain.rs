@@ -25,7 +25,7 @@ impl Merge for DrainRequest {
         });
         let answers = join_all(drained).await;
         let num_shards = view.members.len();
-        let num_failed = answers.iter().filter(|it| it.is_err()).count();
+        let num_failed = answers.iter().filter(|answer| answer.is_err()).count();
         let mut open_streams = 0;
         for answer in answers {
             let answer = answer.map_err(|error| {

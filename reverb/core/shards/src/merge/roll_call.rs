@@ -85,7 +85,7 @@ pub(crate) async fn those_that_answer(view: &View) -> Result<Vec<&Arc<Member>>> 
 async fn ask(member: &Arc<Member>) -> Result<Present<'_>> {
     let status = async { member.shard()?.call(StatusRequest { with_streams: false }).await };
     match answer_of(member, ROLL_CALL, status).await {
-        Ok(status) => Ok(Present { member, clock: Some(ServerClock::told(status.now_ns)) }),
+        Ok(status) => Ok(Present { member, clock: Some(ServerClock::reported(status.now_ns)) }),
         Err(error) if error.is_gone() => {
             member.went_down(&error);
             Err(error)
@@ -96,7 +96,7 @@ async fn ask(member: &Arc<Member>) -> Result<Present<'_>> {
 }
 
 impl Present<'_> {
-    /// Sends a change. It may take long, as long as the shard goes on answering roll calls.
+    /// Sends a change. It may take long, as long as the shard answers roll calls.
     ///
     /// # Errors
     ///
@@ -125,5 +125,5 @@ pub(super) async fn change_all<C: Call>(
 ) -> Vec<Result<C::Answer>> {
     let request = &request;
     let all = present.iter().enumerate();
-    join_all(all.map(|(position, it)| it.change(move |limit| request(position, limit)))).await
+    join_all(all.map(|(position, shard)| shard.change(move |limit| request(position, limit)))).await
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Status of each shard, and the sum over those that answer.
+//! Status of each shard, and the sum over those that answer; of one table, for why its calls wait.
 
 use std::sync::Arc;
 
@@ -7,7 +7,9 @@ use futures_util::future::join_all;
 use reverb_base::{Error, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::calls::Call;
-use reverb_wire::generated::reverb::{ShardStatus, StatusRequest, StatusResponse};
+use reverb_wire::generated::reverb::{
+    ShardStatus, StatusRequest, StatusResponse, WaitReasonRequest, WaitReasonResponse,
+};
 
 use super::Merge;
 use super::roll_call::{ROLL_CALL, answer_of};
@@ -22,8 +24,23 @@ impl Merge for StatusRequest {
     }
 }
 
+/// The table's part of the status.
+impl Merge for WaitReasonRequest {
+    async fn merge(self, _: &Arc<Group>, view: &View) -> Result<WaitReasonResponse> {
+        let status_of = |answer: WaitReasonResponse| StatusResponse {
+            tables: Vec::from_iter(answer.table),
+            memory: answer.memory,
+            now_ns: answer.now_ns,
+            ..StatusResponse::default()
+        };
+        let group = together(view, self, status_of).await?;
+        let table = group.tables.into_iter().next();
+        Ok(WaitReasonResponse { table, memory: group.memory, now_ns: group.now_ns })
+    }
+}
+
 /// Asks every shard, and sums the statuses of those that answer.
-pub(super) async fn together<C: Call + Clone>(
+async fn together<C: Call + Clone>(
     view: &View,
     request: C,
     status_of: impl Fn(C::Answer) -> StatusResponse,

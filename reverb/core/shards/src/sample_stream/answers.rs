@@ -146,7 +146,8 @@ impl GroupSampleStream {
         if self.sampling == GroupSampling::Ordered || is_over {
             return false;
         }
-        let (stats, error) = (shard.stats.now(), error.clone().context(&shard.member.name()));
+        let stats = shard.stats.now();
+        let error = error.clone().context(&shard.member.name());
         shard.window_mass(window).is_missing(stats, error);
         true
     }

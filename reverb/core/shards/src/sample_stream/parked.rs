@@ -54,8 +54,8 @@ impl GroupSampleStream {
     /// True if a parked request can be withdrawn: an answer that comes at the same moment is lost,
     /// and its items too, if sampling removes them.
     pub(super) fn can_withdraw(&self) -> bool {
-        let table = self.view.tables.iter().find(|it| it.name == self.table);
-        table.is_some_and(|it| it.max_times_sampled <= 0)
+        let table = self.view.tables.iter().find(|table| table.name == self.table);
+        table.is_some_and(|table| table.max_times_sampled <= 0)
     }
 
     /// Signal by which the request that is parked at this shard is withdrawn.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Window mass: how many windows of one kind the items of a shard have, as far as it has told.
+//! Window mass: how many windows of one length the items of a shard have, as far as reported.
 
 use reverb_base::{Error, ErrorKind};
 use reverb_data::{GroupSampling, Sampled, StepWindow};
@@ -41,11 +41,11 @@ impl WindowMass {
     /// Notes the items that the shard sampled. `stats` are those of its table.
     pub(super) fn sampled(&mut self, samples: &[Sampled], sampling: GroupSampling, stats: &Stats) {
         let Some(last) = samples.last() else { return };
-        // A shard tells the probability of an item of any window: its windows among all.
+        // A shard reports the probability of an item of any window: its windows among all.
         let of_all = f64::from(last.window.count) / last.probability;
         let of_step = of_all / stats.mass.unwrap_or(0.0);
-        let is_told = sampling == GroupSampling::Steps && of_step.is_finite() && of_step > 0.0;
-        self.known = Known::Some(is_told.then_some(of_step));
+        let is_known = sampling == GroupSampling::Steps && of_step.is_finite() && of_step > 0.0;
+        self.known = Known::Some(is_known.then_some(of_step));
     }
 
     /// Notes that the shard has no such window now.

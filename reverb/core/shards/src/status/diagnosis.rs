@@ -37,7 +37,8 @@ pub(super) fn of_group(sum: &TableStatus, parts: &[Part<'_>], now_ns: i64) -> Di
     let Some(worst) = parts.iter().filter_map(Part::state).max() else {
         return sum.diagnosis.clone().unwrap_or_default();
     };
-    let concerned: Vec<&Part<'_>> = parts.iter().filter(|it| it.state() == Some(worst)).collect();
+    let concerned: Vec<&Part<'_>> =
+        parts.iter().filter(|part| part.state() == Some(worst)).collect();
     let case = Case { sum, parts, concerned: &concerned, now_ns };
     let state = case.state(worst);
     let mut sentence = case.sentence(state);
@@ -80,15 +81,16 @@ impl Case<'_> {
                 format!("Actors wait for learners: {queued}. {}", self.of_first())
             }
             State::Starved => {
-                let (side, last) = (self.side(false), self.since(self.side(true).last_ns));
-                let told = sentences::starving(side.waiting, oldest(&side), last);
-                format!("{told}, at any shard. {}", self.of_first())
+                let side = self.side(false);
+                let last = self.since(self.side(true).last_ns);
+                let starving = sentences::starving(side.waiting, oldest(&side), last);
+                format!("{starving}, at any shard. {}", self.of_first())
             }
             State::Full => self.why_full(),
             State::Paused => self.why_paused(),
             State::Stuck => format!("Neither can go on: {}. {}", self.numbers(), self.of_first()),
             State::Never => format!(
-                "It can never go on: the shards need {} items together (min_size_to_sample), and \
+                "It can never continue: the shards need {} items together (min_size_to_sample), and \
                  their max_size is {}. {}",
                 count(self.limiter_min_size()),
                 count(self.sum.max_items),
@@ -101,8 +103,8 @@ impl Case<'_> {
     /// Sentence of the first shard in this state. Only shards know names and remedies.
     fn of_first(&self) -> String {
         let Some(first) = self.concerned.first() else { return String::new() };
-        let told = first.table.diagnosis.as_ref().map_or("", |it| &it.sentence);
-        format!("Shard {} says: {told}", first.index)
+        let sentence = first.table.diagnosis.as_ref().map_or("", |diagnosis| &diagnosis.sentence);
+        format!("Shard {} says: {sentence}", first.index)
     }
 
     fn numbers(&self) -> String {
@@ -141,32 +143,36 @@ impl Case<'_> {
 
     /// Memory limits of the table and of the servers; the shard's sentence says which is reached.
     fn why_full(&self) -> String {
-        let memory = self.parts.iter().map(|it| it.memory);
-        let (total, limit) = memory.fold((0, 0), |sum, it| (sum.0 + it.total, sum.1 + it.limit));
+        let memory = self.parts.iter().map(|part| part.memory);
+        let (total, limit) =
+            memory.fold((0, 0), |sum, part| (sum.0 + part.total, sum.1 + part.limit));
         let limits = [
             ("all shards of the table", self.sum.bytes, self.sum.max_bytes),
             ("all servers", total, limit),
         ];
-        let told = limits.into_iter().filter(|(.., limit)| *limit > 0).map(|(who, used, limit)| {
-            let [used, limit] = [used, limit].map(|bytes| byte_size::describe(bytes.max(0) as u64));
-            format!("{who} hold {used} of {limit} (max_bytes)")
-        });
-        let told: Vec<_> = told.collect();
-        format!("Inserts wait for memory: {}. {}", told.join(", "), self.of_first())
+        let reached =
+            limits.into_iter().filter(|(.., limit)| *limit > 0).map(|(who, used, limit)| {
+                let [used, limit] =
+                    [used, limit].map(|bytes| byte_size::describe(bytes.max(0) as u64));
+                format!("{who} hold {used} of {limit} (max_bytes)")
+            });
+        let reached: Vec<_> = reached.collect();
+        format!("Inserts wait for memory: {}. {}", reached.join(", "), self.of_first())
     }
 
     fn why_paused(&self) -> String {
-        let (inserting, sampling) = (self.side(true), self.side(false));
+        let inserting = self.side(true);
+        let sampling = self.side(false);
         if inserting.paused.is_none() && sampling.paused.is_none() {
             return self.of_first();
         }
         let [inserts, samples] = [&inserting, &sampling]
             .map(|side| side.paused.as_ref().map(|by| (&*by.client, by.client.clone())));
-        sentences::paused(inserts, samples, (inserting.waiting, sampling.waiting))
+        sentences::paused(inserts, samples, inserting.waiting, sampling.waiting)
     }
 
     fn limiter_min_size(&self) -> i64 {
-        self.sum.limiter.as_ref().map_or(0, |it| it.min_size_to_sample)
+        self.sum.limiter.as_ref().map_or(0, |limiter| limiter.min_size_to_sample)
     }
 
     fn side(&self, is_inserting: bool) -> SideStatus {
@@ -185,7 +191,7 @@ fn oldest(side: &SideStatus) -> Duration {
 
 /// "Shard 3", or "Shards 0, 1 and 3".
 fn names(parts: &[&Part<'_>]) -> String {
-    let indices: Vec<String> = parts.iter().map(|it| it.index.to_string()).collect();
+    let indices: Vec<String> = parts.iter().map(|part| part.index.to_string()).collect();
     match indices.as_slice() {
         [only] => format!("Shard {only}"),
         [before @ .., last] => format!("Shards {} and {last}", before.join(", ")),

@@ -12,7 +12,7 @@ use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{DirectoryRequest, WriterPlace};
 
 use crate::address::Writers;
-use crate::group::{Group, View, random, take};
+use crate::group::{Group, View, take};
 use crate::member::Member;
 
 /// Difference of fill levels above which a writer leaves for the emptiest shard.
@@ -51,14 +51,14 @@ async fn emptiest(group: &Arc<Group>, view: &View, tables: &[String]) -> Result<
     let answered: Vec<&Arc<Member>> = join_all(asked).await.into_iter().flatten().collect();
     let place = |member: &&Arc<Member>| {
         let share = member.share(tables.iter().map(String::as_str))?;
-        let num_writers = member.told_writers.load(Ordering::Relaxed);
+        let num_writers = member.reported_writers.load(Ordering::Relaxed);
         Some(WriterPlace { index: member.index, share, num_writers })
     };
     let Some(places) = answered.iter().map(place).collect::<Option<Vec<_>>>() else {
         return Ok(None);
     };
-    let least = places.iter().min_by(|a, b| a.share.total_cmp(&b.share)).map(|it| it.index);
-    let Some(first) = answered.iter().find(|it| it.is_ours()) else { return Ok(least) };
+    let least = places.iter().min_by(|a, b| a.share.total_cmp(&b.share)).map(|place| place.index);
+    let Some(first) = answered.iter().find(|member| member.is_ours()) else { return Ok(least) };
     let request = DirectoryRequest { writer_places: places, ..group.directory_request() };
     let chosen = ask(first, request).await.ok().and_then(|answer| answer.writer_place);
     Ok(chosen.or(least))
@@ -86,14 +86,14 @@ pub(super) fn has_better_shard(group: &Group, shard: i32, tables: &[Arc<str>]) -
     let Ok(takers) = group.takers(&view) else { return false };
     let load = |member: &Arc<Member>| Load {
         share: member.share(tables()),
-        num_writers: member.told_writers.load(Ordering::Relaxed),
+        num_writers: member.reported_writers.load(Ordering::Relaxed),
     };
-    let others = takers.into_iter().filter(|it| it.index != shard && !it.is_down());
+    let others = takers.into_iter().filter(|member| member.index != shard && !member.is_down());
     let others: Vec<Load> = others.map(load).collect();
     if own.is_draining {
         return !others.is_empty();
     }
-    random() < leaves(load(own), &others)
+    rand::random::<f64>() < leaves(load(own), &others)
 }
 
 /// Load of a shard, as last reported.
@@ -109,7 +109,7 @@ struct Load {
 /// It always leaves a shard that is too full. If shards are equally full, only the surplus of
 /// writers leaves: with a fixed choice, a shard that came back empty attracted all of them.
 fn leaves(own: Load, others: &[Load]) -> f64 {
-    let known = |it: &Load| Some((it.share?, it.num_writers));
+    let known = |load: &Load| Some((load.share?, load.num_writers));
     let Some((share, num_writers)) = known(&own) else { return 0.0 };
     let others: Vec<(f64, i64)> = others.iter().filter_map(known).collect();
     if others.iter().any(|(other, _)| share > other + TOLERANCE) {

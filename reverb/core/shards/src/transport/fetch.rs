@@ -32,7 +32,7 @@ pub(super) async fn open(
         condition: options.condition,
     };
     if keys.is_empty() {
-        // Only tells whether the table is there.
+        // Only checks that the table is there.
         return scan::open(Arc::clone(&choice.view), table, options).await;
     }
     let places = keys.iter().map(|&key| (choice.first_place(key), key)).collect();

@@ -30,7 +30,7 @@ pub(super) async fn open(
     Ok(Box::new(GroupScan { streams: try_join_all(opened).await?.into(), is_partial }))
 }
 
-/// Error of a shard without which the scan cannot go on.
+/// Error of a shard without which the scan cannot continue.
 fn needed(member: &Member, error: Error, is_partial: bool) -> Error {
     let is_gone = error.is_gone();
     let error = member.is_needed(error);

@@ -6,7 +6,7 @@
 //! writers that do not know about slots have written to the group. Shards ignore unknown keys, so
 //! asking too many is correct but slower.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -62,24 +62,15 @@ pub(super) async fn mutate(
     for &key in deletes.iter().filter(|key| is_missing.contains(key)) {
         ask(key, &|part| part.deletes.push(key));
     }
-    let num_asked = others.len();
-    let missed = if num_asked == 0 {
-        missing.len()
-    } else {
-        let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
-        let asked_of: BTreeMap<u64, usize> =
-            others.values().flat_map(Part::keys).fold(BTreeMap::new(), |mut all, key| {
-                *all.entry(key).or_default() += 1;
-                all
-            });
-        for key in send(view, table, others).await? {
-            *counts.entry(key).or_default() += 1;
-        }
-        let nowhere = |key: &&u64| {
-            asked_of.get(key).is_none_or(|asked| counts.get(key).is_some_and(|it| it >= asked))
-        };
-        is_missing.iter().filter(nowhere).count()
-    };
+    // A key is nowhere if each shard that was asked for it, perhaps none, did not have it.
+    let mut num_asked: HashMap<u64, usize> = missing.iter().map(|&key| (key, 0)).collect();
+    for key in others.values().flat_map(Part::keys) {
+        *num_asked.entry(key).or_default() += 1;
+    }
+    for key in send(view, table, others).await? {
+        num_asked.entry(key).and_modify(|left| *left = left.saturating_sub(1));
+    }
+    let missed = num_asked.values().filter(|&&left| left == 0).count();
     // Servers of dm-reverb do not report unknown keys.
     if view.members.iter().all(|member| member.is_ours()) {
         group.missed(missed);
@@ -106,7 +97,7 @@ pub(crate) fn other_places<'a>(
     asked: i32,
 ) -> impl Iterator<Item = i32> + 'a {
     let slot = slot_of(key);
-    let others = view.members.iter().filter(move |it| it.index != asked);
+    let others = view.members.iter().filter(move |member| member.index != asked);
     let may_have = others.filter(move |member| {
         view.slots.former_owners(slot).contains(&member.index)
             || view.slots.owner(slot) == member.index

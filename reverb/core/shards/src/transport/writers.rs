@@ -44,7 +44,9 @@ pub(super) async fn open_next(group: &Arc<Group>, next: NextStream<'_>) -> Resul
     let Some(lost) = lost else { return open_any(group, tables).await };
     let view = group.view().await?;
     let is_patient = lost.since.elapsed() < group.address.failover_after;
-    let same = view.member(lost.shard.index).filter(|it| !it.is_draining && it.route.is_some());
+    let same = view
+        .member(lost.shard.index)
+        .filter(|member| !member.is_draining && member.route.is_some());
     if let Some(member) = same.filter(|_| lost.is_final && view.only().is_none()) {
         member.went_down(&Error::stopped_for_good("it has stopped for good"));
     }
@@ -70,7 +72,7 @@ pub(super) async fn routes(group: &Arc<Group>, items: &[NewItem]) -> Result<Vec<
     let mut routes: Vec<ShardRoute> = Vec::with_capacity(count);
     for member in group.writers(&view, count)? {
         if let Some(route) = &member.route
-            && routes.iter().all(|it| it.index != route.index)
+            && routes.iter().all(|known| known.index != route.index)
         {
             routes.push(route.clone());
         }
@@ -81,7 +83,7 @@ pub(super) async fn routes(group: &Arc<Group>, items: &[NewItem]) -> Result<Vec<
 /// Opens a stream to this shard, or to the next one if it does not answer.
 pub(super) async fn open_at(group: &Arc<Group>, route: &ShardRoute) -> Result<InsertStream> {
     let view = group.view().await?;
-    if let Some(member) = view.member(route.index).filter(|it| !it.is_down()) {
+    if let Some(member) = view.member(route.index).filter(|member| !member.is_down()) {
         match open(group, &view, member).await {
             Err(error) if error.is_gone() && view.only().is_none() => {}
             result => return result,
@@ -128,7 +130,7 @@ impl CountedSink {
     /// Largest priority in a table of the group, as last reported. If no shard has reported one,
     /// each shard uses its own.
     fn max_priority(&self, table: &str) -> Option<f64> {
-        let known = self.members.iter().filter_map(|it| it.stats(table).now().max_priority);
+        let known = self.members.iter().filter_map(|member| member.stats(table).now().max_priority);
         known.reduce(f64::max)
     }
 
@@ -141,7 +143,11 @@ impl CountedSink {
         let mut news = self.group.news();
         self.group.need(table);
         let heard = async {
-            while self.members.iter().any(|it| !it.is_down() && !it.stats(table).now().is_heard) {
+            while self
+                .members
+                .iter()
+                .any(|member| !member.is_down() && !member.stats(table).now().is_heard)
+            {
                 if news.changed().await.is_err() {
                     return;
                 }

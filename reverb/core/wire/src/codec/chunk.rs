@@ -205,22 +205,23 @@ const MAX_SHORT_PAYLOAD: usize = 88;
 /// Appends a small chunk without a shared payload.
 #[inline]
 pub(crate) fn put_small_chunk(out: &mut Vec<u8>, field: u32, chunk: &Chunk) {
+    let put = |out: &mut Vec<u8>| put_fields(out, chunk.key(), chunk, chunk.num_tensors() as u64);
     if chunk.payload_len() <= MAX_SHORT_PAYLOAD {
-        put_nested_of_width::<1>(out, field, |out| put_fields(out, chunk));
+        put_nested_of_width::<1>(out, field, put);
     } else {
-        put_nested_of_width::<2>(out, field, |out| put_fields(out, chunk));
+        put_nested_of_width::<2>(out, field, put);
     }
 }
 
 #[inline]
-fn put_fields(out: &mut Vec<u8>, chunk: &Chunk) {
-    put_varint_field(out, 1, chunk.key());
+fn put_fields(out: &mut Vec<u8>, key: u64, chunk: &Chunk, num_tensors: u64) {
+    put_varint_field(out, 1, key);
     put_nested(out, 2, |out| put_range(out, chunk.range()));
     put_varint_field(out, 4, u64::from(chunk.is_delta_encoded()));
     put_tag(out, 5, 2);
     put_varint(out, chunk.payload_len() as u64);
     chunk.put_payload(out);
-    put_varint_field(out, 6, chunk.num_tensors() as u64);
+    put_varint_field(out, 6, num_tensors);
 }
 
 #[inline]
@@ -234,18 +235,13 @@ fn put_range(out: &mut Vec<u8>, range: SequenceRange) {
 /// Appends the whole `ChunkData` message of a chunk with the given key, including the size
 /// statistics of field 7. Used for checkpoints.
 pub fn put_chunk_data(out: &mut Vec<u8>, key: u64, chunk: &Chunk) {
-    let (mut tensors, mut bytes) = (0, 0);
+    let mut tensors = 0;
+    let mut bytes = 0;
     // A damaged payload is stored unchanged. It only ends the count.
     for tensor in chunk.tensors().map_while(Result::ok) {
         tensors += 1;
         bytes += tensor.uncompressed_bytes() as u64;
     }
-    put_varint_field(out, 1, key);
-    put_nested(out, 2, |out| put_range(out, chunk.range()));
-    put_varint_field(out, 4, u64::from(chunk.is_delta_encoded()));
-    put_tag(out, 5, 2);
-    put_varint(out, chunk.payload_len() as u64);
-    chunk.put_payload(out);
-    put_varint_field(out, 6, tensors);
+    put_fields(out, key, chunk, tensors);
     put_varint_field(out, 7, bytes);
 }

@@ -56,7 +56,9 @@ impl InsertRequest {
     ///
     /// `InvalidArgument` if it is malformed, or if nearly all of its chunks are empty.
     pub fn parse(message: Bytes) -> Result<Self> {
-        let (mut num_chunks, mut num_items, mut num_kept_chunks) = (0, 0, 0);
+        let mut num_chunks = 0;
+        let mut num_items = 0;
+        let mut num_kept_chunks = 0;
         let mut reader = Reader::new(&message);
         while let Some((field, value)) = reader.field()? {
             match (field, value) {

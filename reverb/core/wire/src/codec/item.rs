@@ -8,7 +8,7 @@ use reverb_data::proto_bytes::{
 };
 use reverb_data::trajectory::{Run, Slice};
 use reverb_data::{
-    Chunk, MAX_PRIORITY, StepWindow, Trajectory, TrajectoryBuilder, is_max_priority,
+    Chunk, MAX_PRIORITY, StepWindow, StoredItem, Trajectory, TrajectoryBuilder, is_max_priority,
 };
 
 use crate::codec::trajectory_template::TrajectoryTemplates;
@@ -146,7 +146,8 @@ impl<'a> RawItem<'a> {
                         _ => find(chunk_key)?,
                     };
                     last = Some((chunk_key, chunk));
-                    let (offset, length) = (natural("offset", offset)?, natural("length", length)?);
+                    let offset = natural("offset", offset)?;
+                    let length = natural("length", length)?;
                     let tensor = natural("index", index)?;
                     let slice = Slice { chunk: 0, tensor, offset, length };
                     builder.run(chunk, Run { slice, times: times as usize });
@@ -216,7 +217,8 @@ fn walk_column(column: &[u8], visit: &mut impl FnMut(Part) -> Result<()>) -> Res
 }
 
 fn parse_slice(message: &[u8]) -> Result<Part> {
-    let (mut chunk_key, mut times) = (0, 1);
+    let mut chunk_key = 0;
+    let mut times = 1;
     let mut numbers = [0; 3];
     let mut reader = Reader::new(message);
     while let Some((field, value)) = reader.field()? {
@@ -282,6 +284,20 @@ pub struct ItemHead<'a> {
     pub times_sampled: i32,
     /// Wall time of its insertion, nanoseconds since 1970; `None` leaves it out.
     pub inserted_at_ns: Option<i64>,
+}
+
+impl<'a> ItemHead<'a> {
+    /// Fields of a stored item of this table.
+    pub fn of_stored(table: &'a str, item: &StoredItem) -> Self {
+        Self {
+            key: item.key,
+            table,
+            priority: item.priority,
+            removal_priority: item.removal_priority,
+            times_sampled: item.times_sampled,
+            inserted_at_ns: Some(item.inserted_at_ns),
+        }
+    }
 }
 
 /// Appends the fields of a `PrioritizedItem` message.

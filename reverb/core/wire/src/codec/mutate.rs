@@ -84,7 +84,8 @@ pub fn parse_mutation(message: &Bytes) -> Result<Mutation> {
 }
 
 fn count(message: &[u8]) -> Result<(usize, usize)> {
-    let (mut updates, mut deletes) = (0, 0);
+    let mut updates = 0;
+    let mut deletes = 0;
     let mut reader = Reader::new(message);
     while let Some((field, value)) = reader.field()? {
         match (field, value) {
@@ -98,7 +99,8 @@ fn count(message: &[u8]) -> Result<(usize, usize)> {
 }
 
 fn parse_update(message: &[u8]) -> Result<(u64, f64)> {
-    let (mut key, mut priority) = (0, 0.0);
+    let mut key = 0;
+    let mut priority = 0.0;
     let mut reader = Reader::new(message);
     while let Some((field, value)) = reader.field()? {
         match (field, value) {

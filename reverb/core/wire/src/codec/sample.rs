@@ -51,14 +51,14 @@ pub fn request(request: &SampleRequest<'_>) -> SampleStreamRequest {
         table: table.to_owned(),
         num_samples: i64::try_from(num_samples).unwrap_or(i64::MAX),
         rate_limiter_timeout: Some(Timeout { milliseconds }),
-        stacking: stacking.map(|it| sample_stream_request::Stacking {
-            batch_size: it.batch_size as u64,
-            position: it.position as u64,
+        stacking: stacking.map(|stacking| sample_stream_request::Stacking {
+            batch_size: stacking.batch_size as u64,
+            position: stacking.position as u64,
         }),
         all_or_nothing,
         distinct,
         columns: columns.to_vec(),
-        epoch: epoch.map(|it| match it {
+        epoch: epoch.map(|epoch| match epoch {
             WithinEpoch::New => sample_stream_request::Epoch { begin: true, up_to: 0 },
             WithinEpoch::UpTo(up_to) => sample_stream_request::Epoch { begin: false, up_to },
         }),
@@ -77,7 +77,7 @@ pub fn options(request: &SampleStreamRequest, connected_at: Instant) -> Result<S
     let SampleStreamRequest { all_or_nothing, distinct, waited_ms, .. } = *request;
     let epoch = request
         .epoch
-        .map(|it| if it.begin { WithinEpoch::New } else { WithinEpoch::UpTo(it.up_to) });
+        .map(|epoch| if epoch.begin { WithinEpoch::New } else { WithinEpoch::UpTo(epoch.up_to) });
     if epoch.is_some() && (all_or_nothing || distinct) {
         return Err(Error::invalid_argument(
             "`epoch` may not be set together with `all_or_nothing` or `distinct`: a request that \
@@ -223,7 +223,8 @@ impl SampleEncoder {
         chunk: &Chunk,
     ) {
         self.reserve();
-        let (out, templates) = (self.builder.out(), &mut self.templates);
+        let out = self.builder.out();
+        let templates = &mut self.templates;
         put_nested_of_width::<2>(out, 1, |out| {
             put_nested(out, 1, |out| put_sample_info(out, table, sample, trajectory, templates));
             put_small_chunk(out, 2, chunk);
@@ -234,7 +235,8 @@ impl SampleEncoder {
     /// Writes an entry with the chunks from `begin` on, until the message has more than
     /// `max_bytes`. Returns the index after the last written chunk.
     fn put_entry_of(&mut self, chunks: &[Chunk], begin: usize, max_bytes: usize) -> usize {
-        let (mut end, mut bytes) = (begin, self.builder.body_len() + self.scratch.len());
+        let mut end = begin;
+        let mut bytes = self.builder.body_len() + self.scratch.len();
         while end < chunks.len() {
             bytes += chunks[end].payload_len() + CHUNK_BYTES;
             end += 1;
@@ -440,7 +442,8 @@ fn build_sample<'a>(
     let mut probability = reader.next_fixed64(2)?.map_or(0.0, f64::from_bits);
     let mut table_size = reader.next_varint(3)?.map_or(0, |size| size as i64);
     let mut rate_limited = reader.next_varint(4)?.is_some_and(|flag| flag != 0);
-    let (mut min_probability, mut epoch) = (0.0, 0);
+    let mut min_probability = 0.0;
+    let mut epoch = 0;
     let mut window = SampledWindow::default();
     while let Some((field, value)) = reader.field()? {
         match (field, value) {

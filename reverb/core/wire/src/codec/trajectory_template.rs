@@ -27,8 +27,9 @@ impl TrajectoryTemplates {
             let number = trajectory.chunks()[0].key();
             let (key, key_len) = varint(number);
             // The key 0 is left out.
-            let is_it =
-                |it: &Template| it.columns == columns && it.key_len == key_len && number != 0;
+            let is_it = |template: &Template| {
+                template.columns == columns && template.key_len == key_len && number != 0
+            };
             if let Some(template) = self.known.find(is_it) {
                 put_bytes_field(out, field, &template.message);
                 let begin = out.len() - template.message.len();
@@ -55,8 +56,8 @@ impl TrajectoryTemplates {
     ) -> Result<Trajectory> {
         let Some(message) = item.only_trajectory() else { return item.trajectory(find) };
         let mut key = None;
-        let is_it = |it: &Template| {
-            key = it.key_of(message);
+        let is_it = |template: &Template| {
+            key = template.key_of(message);
             key.is_some()
         };
         let columns = self.known.find(is_it).map(|template| template.columns);
@@ -169,10 +170,8 @@ mod tests {
     }
 
     /// Items of a few templates, and of several chunks if the flag is set.
-    fn item(
-        keys: [u64; 2],
-        (num_columns, length, has_two_chunks): (usize, usize, bool),
-    ) -> Trajectory {
+    fn item(keys: [u64; 2], kind: (usize, usize, bool)) -> Trajectory {
+        let (num_columns, length, has_two_chunks) = kind;
         let chunks = keys.map(chunk);
         let mut builder = TrajectoryBuilder::new();
         for tensor in 0..num_columns {

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use reverb_base::{Error, ErrorKind, Result};
+use reverb_base::{Error, Result};
 use reverb_data::proto_bytes::{put_nested, put_packed_field};
 use reverb_data::{Chunk, StoredItem};
 use reverb_rpc::message::{Message, MessageBuilder};
@@ -71,14 +71,7 @@ impl TransferEncoder {
                     messages.push(full.builder.finish());
                 }
             }
-            let head = ItemHead {
-                key: item.key,
-                table,
-                priority: item.priority,
-                removal_priority: item.removal_priority,
-                times_sampled: item.times_sampled,
-                inserted_at_ns: Some(item.inserted_at_ns),
-            };
+            let head = ItemHead::of_stored(table, item);
             let templates = &mut self.templates;
             put_nested(draft.builder.out(), 2, |out| {
                 put_item(out, &head, &item.trajectory, templates);
@@ -102,13 +95,10 @@ impl TransferEncoder {
         match self.kept.get(&chunk.key()) {
             Some(kept) if kept.is_same(chunk) => return Ok(()),
             Some(_) => {
-                return Err(Error::new(
-                    ErrorKind::DataLoss,
-                    format!(
-                        "Item {item} has two chunks with the key {}; it cannot be transferred.",
-                        chunk.key()
-                    ),
-                ));
+                return Err(Error::data_loss(format!(
+                    "Item {item} has two chunks with the key {}; it cannot be transferred.",
+                    chunk.key()
+                )));
             }
             None => {}
         }

@@ -49,7 +49,7 @@ pub fn from_selector(config: SelectorConfig) -> KeyDistributionOptions {
     KeyDistributionOptions {
         is_deterministic: config.is_deterministic(),
         distribution: Some(distribution),
-        extension: extension.map(|it| Extension { distribution: Some(it) }),
+        extension: extension.map(|extended| Extension { distribution: Some(extended) }),
     }
 }
 
@@ -80,7 +80,8 @@ pub fn to_signature(message: &StructuredValue) -> Result<TableSignature> {
 /// The selector of a message, or `None` if it has none.
 pub fn to_selector(options: Option<&KeyDistributionOptions>) -> Option<SelectorConfig> {
     // The matches are exhaustive, so that the compiler points here when a variant is added.
-    let extension = options?.extension.as_ref().and_then(|it| it.distribution.as_ref());
+    let extension =
+        options?.extension.as_ref().and_then(|extension| extension.distribution.as_ref());
     let draw = match extension {
         Some(ExtendedDistribution::Shuffle(Shuffle {})) => {
             return Some(SelectorConfig::Shuffle { seed: None });

@@ -8,6 +8,7 @@ use reverb_base::{Error, ErrorKind, Result};
 use reverb_data::{Sampled, spare_samples};
 
 use crate::codec::sample::{SampleDecoder, request as encode_request};
+use crate::grpc::fail;
 use crate::transport::{BoxFuture, SampleRequest, SampleStream, stream_ended};
 use reverb_rpc::client::{Call, Channel};
 use reverb_rpc::message::Message;
@@ -90,19 +91,15 @@ impl GrpcSampleStream {
                 return Err(stream_ended(self.call.reply.peer()));
             };
             if let Err(error) = self.decoder.push(&message, &mut samples) {
-                return Err(
-                    self.fail(ErrorKind::DataLoss, &format!("sent a damaged sample: {error}"))
-                );
+                let what = format!("sent a damaged sample: {error}");
+                return Err(fail(&mut self.call.reply, ErrorKind::DataLoss, &what));
             }
         }
-        match self.outstanding.checked_sub(samples.len()) {
-            Some(outstanding) => self.outstanding = outstanding,
-            None => {
-                return Err(
-                    self.fail(ErrorKind::Internal, "sent more samples than were requested.")
-                );
-            }
-        }
+        let Some(outstanding) = self.outstanding.checked_sub(samples.len()) else {
+            let what = "sent more samples than were requested.";
+            return Err(fail(&mut self.call.reply, ErrorKind::Internal, what));
+        };
+        self.outstanding = outstanding;
         Ok(samples)
     }
 
@@ -123,16 +120,9 @@ impl GrpcSampleStream {
                     limit.as_secs(),
                     timeout.as_millis()
                 );
-                return Err(self.fail(ErrorKind::DeadlineExceeded, &what));
+                return Err(fail(&mut self.call.reply, ErrorKind::DeadlineExceeded, &what));
             }
         }
-    }
-
-    /// Ends the stream, because nothing after such an error can be trusted.
-    fn fail(&mut self, kind: ErrorKind, what: &str) -> Error {
-        let error = Error::new(kind, format!("The server at {} {what}", self.call.reply.peer()));
-        self.call.reply.abandon(error.clone());
-        error
     }
 }
 

@@ -7,6 +7,7 @@ use reverb_data::Sampled;
 use crate::codec::sample::SampleDecoder;
 use crate::convert::item_condition::to_item_condition;
 use crate::generated::reverb::{ItemKeys, ScanRequest};
+use crate::grpc::fail;
 use crate::transport::{BoxFuture, ScanOptions, ScanStream};
 use reverb_rpc::client::{Call, Reply};
 use reverb_rpc::message::Message;
@@ -44,12 +45,14 @@ impl GrpcScanStream {
             };
             let Some(message) = message else {
                 if self.decoder.is_within_sample() {
-                    return Err(self.fail("ended the scan in the middle of an item."));
+                    let what = "ended the scan in the middle of an item.";
+                    return Err(fail(&mut self.reply, ErrorKind::DataLoss, what));
                 }
                 break;
             };
             if let Err(error) = self.decoder.push(&message, &mut items) {
-                return Err(self.fail(&format!("sent a damaged item: {error}")));
+                let what = format!("sent a damaged item: {error}");
+                return Err(fail(&mut self.reply, ErrorKind::DataLoss, &what));
             }
         }
         Ok(items)
@@ -64,14 +67,6 @@ impl GrpcScanStream {
              this package without scans. Serve the table with this package, or sample it.",
             self.reply.peer()
         ))
-    }
-
-    /// Ends the stream, because nothing after such an error can be trusted.
-    fn fail(&mut self, what: &str) -> Error {
-        let text = format!("The server at {} {what}", self.reply.peer());
-        let error = Error::new(ErrorKind::DataLoss, text);
-        self.reply.abandon(error.clone());
-        error
     }
 }
 

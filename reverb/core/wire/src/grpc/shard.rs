@@ -42,7 +42,7 @@ impl Shard for GrpcTransport {
             // Its request has the fields of `MutatePriorities`.
             let request = encode_mutation(table, updates, deletes);
             let answer = self.ask(calls::UPDATE_PRIORITIES, request).await;
-            answer.map_err(|error| self.explain(error, "report missing keys"))
+            answer.map_err(|error| explain(error, self.0.target(), "report missing keys"))
         })
     }
 

@@ -344,7 +344,7 @@ fn padding_is_one_slice_only_for_readers_that_know_it() {
     whole.end_column(false);
     let whole = whole.finish().unwrap();
     let window = StepWindow { length: 60_000, before: 0, pads_left: true, pads_right: true };
-    sample.trajectory = TrajectoryBuilder::new().cut(&whole, &[], (window, -7), &[]).unwrap();
+    sample.trajectory = TrajectoryBuilder::new().cut(&whole, &[], window, -7, &[]).unwrap();
     let decoded = sample.trajectory.decode().unwrap();
     for (repeats, slices, most) in [(Repeats::AsOne, 3, 200), (Repeats::OneByOne, 59_998, 1 << 20)]
     {

@@ -155,7 +155,7 @@ proptest! {
         let mut cut = |(at, first): &(prop::sample::Index, prop::sample::Index)| {
             let (whole, steps) = at.get(&episodes);
             let start = first.index(steps + 1 - length as usize) as i32;
-            cutter.cut(whole, &[], (window, start), &[]).unwrap()
+            cutter.cut(whole, &[], window, start, &[]).unwrap()
         };
         let samples: Vec<Sampled> =
             picks.iter().zip(0..).map(|(pick, key)| testing::sampled(key, cut(pick))).collect();

@@ -35,7 +35,8 @@ pub(in crate::table) struct Contents {
 
 impl Contents {
     pub(super) fn new(config: &TableConfig, server: &ServerAccount) -> Self {
-        let (sampler, remover) = (Selector::new(&config.sampler), Selector::new(&config.remover));
+        let sampler = Selector::new(&config.sampler);
+        let remover = Selector::new(&config.remover);
         Self {
             // One more than `max_size`: an item is added before another one is evicted.
             items: Items::new(config.max_size as usize + 1),

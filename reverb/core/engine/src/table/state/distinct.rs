@@ -187,7 +187,8 @@ impl TableState {
         }
         for (handle, point) in taken_out.into_iter().rev() {
             let item = self.contents.items.get(handle);
-            let (steps, priority) = (self.contents.step_count(&item.trajectory()), item.priority());
+            let steps = self.contents.step_count(&item.trajectory());
+            let priority = item.priority();
             self.contents.put_back_into_sampler(handle, steps, priority, point);
         }
         for pick in &mut chosen.picks[first..] {

@@ -29,7 +29,7 @@ impl TableState {
                 let is_used_up = num_left == 0 && shuffle.has_begun();
                 if shuffle.epoch() > last || (is_used_up && shuffle.epoch() == last) {
                     batch.has_ended = true;
-                    // Items that come after the end was told belong to the next epoch.
+                    // Items that come after the end was reported belong to the next epoch.
                     if is_used_up && batch.items.is_empty() {
                         shuffle.begin_epoch();
                     }

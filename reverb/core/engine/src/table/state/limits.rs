@@ -51,7 +51,7 @@ impl TableState {
         has_too_many_bytes().then_some(Removal::Bytes)
     }
 
-    /// Evicts items until the table is within its limits, or has to go on under another lock.
+    /// Evicts items until the table is within its limits, or has to continue under another lock.
     pub(in crate::table) fn evict_surplus(&mut self) {
         // The new item may be selected too: a Lifo remover evicts it at once.
         let mut left = EVICTED_AT_ONCE;
@@ -131,6 +131,7 @@ impl TableState {
             WhenFull::Wait => 0,
         };
         self.has_surplus = false;
-        self.memory = MemoryConfig { max_bytes: max_bytes.map(|it| it.max(in_use)), when_full };
+        self.memory =
+            MemoryConfig { max_bytes: max_bytes.map(|limit| limit.max(in_use)), when_full };
     }
 }

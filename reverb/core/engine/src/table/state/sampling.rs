@@ -109,7 +109,9 @@ impl TableState {
             self.contents.num_unique_samples += 1;
         }
         // All are read before one is written: a wide load would wait for a narrow store.
-        let (key, priority, inserted_at_ns) = (item.key(), item.priority(), item.inserted_at_ns());
+        let key = item.key();
+        let priority = item.priority();
+        let inserted_at_ns = item.inserted_at_ns();
         let times_sampled = item.times_sampled().saturating_add(1);
         item.set_times_sampled(times_sampled);
         let trajectory = item.trajectory();

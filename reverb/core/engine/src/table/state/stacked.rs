@@ -38,7 +38,7 @@ impl TableState {
     /// of the reader cannot be stacked. In that case `batch.refusal` has the reason.
     pub(super) fn sample_with_undo(&mut self, batch: &mut Batch) {
         let SampleOptions { stacking, all_or_nothing, window, .. } = batch.options;
-        let begins = |count| stacking.is_some_and(|it| it.after(count).position == 0);
+        let begins = |count| stacking.is_some_and(|stacking| stacking.after(count).position == 0);
         let mut undo = self.begin_undo(batch);
         let mut spec = None;
         if stacking.is_some() && !begins(batch.len()) {

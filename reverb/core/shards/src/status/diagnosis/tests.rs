@@ -167,7 +167,7 @@ fn a_pause_is_told_with_all_who_wait() {
     assert_eq!(
         told.sentence,
         "Inserts are paused by ann; 10 inserts wait and 10 requests for samples wait. resume_table \
-         lets them go on."
+         resumes them."
     );
 }
 
@@ -181,7 +181,7 @@ fn a_shard_that_is_down_is_a_state() {
     assert!(
         told.sentence.starts_with(
             "Shard 0 (host-0:8000, the coordinator) does not answer, so its items are missing; 3 of \
-             4 shards go on. Without it: never, It can never go on"
+             4 shards continue. Without it: never, It can never continue"
         ),
         "{}",
         told.sentence

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Changes at all shards, after a roll call: reset, pause and delete.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use reverb_base::{ErrorKind, Result};
+use reverb_wire::Calls as _;
+use reverb_wire::generated::reverb::{
+    DeleteItemsRequest, DeleteItemsResponse, ItemKeys, SetPausedRequest, SetPausedResponse,
+};
+use reverb_wire::generated::{ResetRequest, ResetResponse};
+
+use super::Merge;
+use super::roll_call::{change_all, roll_call};
+use crate::group::{Group, View};
+use crate::transport::updates::{first_place, other_places};
+
+/// Refused unless all shards answer.
+impl Merge for ResetRequest {
+    async fn merge(self, _: &Arc<Group>, view: &View) -> Result<ResetResponse> {
+        let present = roll_call(view).await?;
+        let results = change_all(&present, |_, not_after_ns| Self { not_after_ns, ..self.clone() });
+        match results.await.into_iter().find_map(Result::err) {
+            None => Ok(ResetResponse {}),
+            Some(error) if error.kind() == ErrorKind::TableNotFound => Err(error),
+            Some(error) => Err(error.followed_by("The other shards were reset.")),
+        }
+    }
+}
+
+/// After a failure, changed shards get their old state back.
+impl Merge for SetPausedRequest {
+    async fn merge(self, _: &Arc<Group>, view: &View) -> Result<SetPausedResponse> {
+        let present = roll_call(view).await?;
+        let results = change_all(&present, |_, not_after_ns| Self { not_after_ns, ..self.clone() });
+        let results = results.await;
+        let failed = results.iter().find_map(|result| result.as_ref().err().cloned());
+        let Some(error) = failed else { return Ok(SetPausedResponse {}) };
+        let undo = Self { paused: !self.paused, ..self };
+        let done = view.members.iter().zip(&results).filter(|(_, result)| result.is_ok());
+        let undone = join_all(done.map(|(member, _)| {
+            let undo = undo.clone();
+            async move { member.shard()?.call(undo).await }
+        }))
+        .await;
+        Err(if undone.iter().all(Result::is_ok) {
+            error.followed_by("The other shards are as they were.")
+        } else {
+            error.followed_by("Some other shards could not be set back.")
+        })
+    }
+}
+
+/// Deletes items at all shards that may have them. Refused unless all shards answer.
+impl Merge for DeleteItemsRequest {
+    async fn merge(self, group: &Arc<Group>, view: &View) -> Result<DeleteItemsResponse> {
+        let present = roll_call(view).await?;
+        let Self { table, keys, condition, .. } = self;
+        let mut parts: Vec<Option<ItemKeys>> = vec![None; present.len()];
+        if let Some(ItemKeys { keys }) = keys {
+            parts.fill_with(|| Some(ItemKeys::default()));
+            for key in keys {
+                let first = first_place(group, view, key);
+                let places = other_places(view, &table, key, first).chain([first]);
+                for index in places {
+                    let position = present.iter().position(|shard| shard.member.index == index);
+                    if let Some(Some(part)) = position.map(|position| &mut parts[position]) {
+                        part.keys.push(key);
+                    }
+                }
+            }
+        }
+        let results = change_all(&present, |position, not_after_ns| Self {
+            table: table.clone(),
+            keys: parts[position].clone(),
+            condition,
+            not_after_ns,
+        });
+        let mut num_deleted = 0;
+        let mut failure = None;
+        for result in results.await {
+            match result {
+                Ok(answer) => num_deleted += answer.num_deleted,
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        match failure {
+            None => Ok(DeleteItemsResponse { num_deleted }),
+            Some(error) if error.kind() == ErrorKind::TableNotFound => Err(error),
+            Some(error) => {
+                Err(error
+                    .followed_by(&format!("The other shards have deleted {num_deleted} items.")))
+            }
+        }
+    }
+}
