@@ -16,6 +16,7 @@ const PROBES: usize = 16;
 pub(crate) struct Interned<T>([OnceBox<T>; NUM_ENTRIES]);
 
 impl<T> Interned<T> {
+    #[expect(clippy::large_stack_arrays, reason = "only statics are made")]
     pub(crate) const fn new() -> Self {
         Self([const { OnceBox::new() }; NUM_ENTRIES])
     }
