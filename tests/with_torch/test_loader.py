@@ -108,15 +108,6 @@ def test_every_dtype_that_both_have(serve, table, dtype):
     assert bits[0, 0].numpy().tobytes() == array.tobytes()
 
 
-def test_strings_stay_arrays(serve, table):
-    client = serve(table())
-    client.insert({"text": np.array(["a", "bc"]), "x": np.float32(1)}, {"t": 1.0})
-    with Loader(client, "t", 2) as loader:
-        text, x = next(loader).data
-    assert isinstance(text, np.ndarray)
-    assert x.tolist() == [[1.0], [1.0]]
-
-
 def test_tensordicts(client):
     with Loader(client, "t", 8, output="tensordict") as loader:
         batch = next(loader)
@@ -320,19 +311,3 @@ for i, batch in enumerate(loader):
     assert done.returncode == -9
     until(lambda: not client.status().streams)
     assert len(client.sample_batch("t", 16).info.key) == 16
-
-
-def test_ctrl_c_ends_a_wait(start, table):
-    server = start(table(rate_limiter=reverb.rate_limiters.MinSize(1000)))
-    program = f"""
-import _thread, threading
-from reverb.adapters.torch import Loader
-threading.Timer(1.0, _thread.interrupt_main).start()
-with Loader("127.0.0.1:{server.port}", "t", 16) as loader:
-    try:
-        next(loader)
-    except KeyboardInterrupt:
-        print("interrupted")
-"""
-    done = subprocess.run([sys.executable, "-c", program], timeout=100, capture_output=True)
-    assert done.stdout == b"interrupted\n", done.stderr

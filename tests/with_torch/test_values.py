@@ -52,13 +52,6 @@ def test_rows_and_steps(client):
     assert {sample.data[0][0, 0] for sample in client.scan("t")} == {0.0, 2.0, 4.0, 6.0, 11.0}
 
 
-def test_keys_and_priorities(client):
-    client.insert_batch([torch.arange(4.0)], {"t": 1.0})
-    keys = torch.from_numpy(client.sample_batch("t", 8, distinct=False).info.key.view(np.int64))
-    client.update_priorities("t", keys, torch.full((8,), 3.0, requires_grad=True))
-    assert 3.0 in {sample.info.priority for sample in client.scan("t")}
-
-
 def test_packed_batches_are_nested_tensors(client):
     lengths = [1, 3, 2]
     with client.trajectory_writer(3) as writer:
