@@ -156,7 +156,7 @@ class TestMessageBytes:
 
 
 class TestConnections:
-    def test_one_more_is_told_the_limit_and_comes_in_when_another_leaves(self):
+    def test_one_more_is_told_the_limit_until_another_leaves(self):
         tables, limits = [testing.table("table")], reverb.Limits(connections=1)
         with reverb.Server(tables, host="127.0.0.1", limits=limits) as server:
             address = f"127.1:{server.port}"

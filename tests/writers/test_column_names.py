@@ -127,7 +127,7 @@ def test_other_names_are_an_error_with_both_lists(client, write, kind):
 
 @pytest.mark.parametrize("write", BY_PLACE)
 @pytest.mark.parametrize("kind", [Shuffled, Partly, Foreign])
-def test_places_decide_with_a_warning_where_dm_reverb_has_the_call(client, capfd, write, kind):
+def test_places_decide_with_a_warning_as_in_dm_reverb(client, capfd, write, kind):
     write(reconnected(client), step_of(kind))
     assert list(stored(client).values()) == list(step_of(kind))
     (line,) = name_warnings(capfd)
