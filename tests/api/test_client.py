@@ -201,20 +201,6 @@ class TestMutate:
         bits = keys[40:].view(np.uint64).tolist()
         assert found == dict(zip(bits, map(float, range(24)), strict=True))
 
-    def test_deletes_come_first(self, client, keys):
-        client.mutate_priorities("prioritized", updates={keys[0]: 5.0}, deletes=[keys[0]])
-        assert client.server_info()["prioritized"].current_size == 2
-
-    def test_nothing_and_unknown_keys_are_fine(self, client):
-        client.mutate_priorities("table")
-        client.mutate_priorities("table", {1: 1.0}, [2])
-
-    def test_a_refused_update_keeps_the_rest_of_the_call_out(self, client, keys):
-        with pytest.raises(ValueError, match="negative"):
-            client.mutate_priorities("prioritized", {keys[0]: 5.0, keys[1]: -1.0}, [keys[2]])
-        assert client.server_info()["prioritized"].current_size == 3
-        assert set(client.sample_batch("prioritized", 50).info.priority.tolist()) == {1.0}
-
     def test_updates_may_be_arrays(self, client, keys):
         def priorities():
             samples = client.sample_batch("prioritized", 100).info

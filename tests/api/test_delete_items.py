@@ -71,17 +71,6 @@ class TestConditions:
         assert client.delete_items("table", where=where) == older
         assert values(client) == list(range(older, 100))
 
-    def test_thousands_are_deleted_by_a_condition(self, client):
-        client.insert_batch([np.arange(20_000)], {"table": np.arange(20_000) + 1000.0})
-        assert client.delete_items("table", where=reverb.Where(priority=(1000, None))) == 20_000
-        assert values(client) == list(range(100))
-
-    def test_the_sampler_forgets_them(self, serve):
-        client = serve(testing.table(sampler=reverb.selectors.Prioritized(1.0)))
-        client.insert_batch([np.arange(10)], {"table": np.arange(10.0)})
-        client.delete_items("table", where=reverb.Where(priority=(2, None)))
-        assert set(client.sample_batch("table", 50).data[0].ravel()) == {1}
-
 
 class TestErrors:
     @pytest.mark.parametrize("where", [None, reverb.Where(), reverb.Where(priority=(None, None))])

@@ -63,29 +63,6 @@ def test_a_seed_repeats_the_order(serve):
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_newer_items_are_sampled_more_often(serve):
-    client = serve(make_table("t", reverb.selectors.Recent(5.0)))
-    insert(client, "t", np.ones(200))
-    batch = client.sample_batch("t", 4000)
-    ages = 199 - batch.data[0].ravel()
-    assert abs(ages.mean() - 5) < 0.6
-    np.testing.assert_allclose(batch.info.probability, (5 / 6) ** ages / 6, rtol=1e-9)
-
-
-@pytest.mark.parametrize("draw", ["stratified", "systematic"])
-def test_draws_that_are_not_independent(serve, draw):
-    client = serve(make_table("t", reverb.selectors.Prioritized(1.0, draw=draw)))
-    priorities = np.arange(1.0, 9.0)
-    insert(client, "t", priorities)
-    batch = client.sample_batch("t", 1)
-    for _ in range(5):
-        batch = client.sample_batch("t", 360)
-        counts = np.bincount(batch.data[0].ravel(), minlength=8)
-        # 10, 20, ... are expected; one more or less at each end of the part of an item.
-        assert np.abs(counts - 10 * priorities).max() <= 2
-    np.testing.assert_allclose(batch.info.probability, batch.info.priority / 36)
-
-
 def test_sampling_parameters_of_a_running_table_change(serve):
     client = serve(
         make_table("age", reverb.selectors.Recent(1.0)),
@@ -172,18 +149,6 @@ def test_a_new_item_gets_the_largest_priority(serve):
     client.update_priorities("t", keys, np.arange(6) / 10)
     client.insert(0, {"t": MAX_PRIORITY})
     assert priorities_of(client, "t")[-1] == 0.5
-
-
-def test_only_present_items_count(serve):
-    client = serve(
-        make_table("present", reverb.selectors.Prioritized(1.0), max_size=2),
-        make_table("ever", reverb.selectors.Prioritized(1.0), max_size=2, max_priority="ever"),
-    )
-    for table in ("present", "ever"):
-        insert(client, table, [9.0, 2.0, 1.0])
-        client.insert(0, {table: MAX_PRIORITY})
-    assert priorities_of(client, "present") == [1.0, 2.0]
-    assert priorities_of(client, "ever") == [1.0, 9.0]
 
 
 def test_every_writer_takes_max_priority(serve):

@@ -14,21 +14,24 @@ from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.server_executable import config_spellings
 from support.sources import ROOT
 
+SELECTORS = {
+    "FifoSelector": (item_selectors.Fifo(), {"fifo": True}),
+    "LifoSelector": (item_selectors.Lifo(), {"lifo": True}),
+    "UniformSelector": (item_selectors.Uniform(), {"uniform": True}),
+    "PrioritizedSelector(priority_exponent=0.8)": (
+        item_selectors.Prioritized(0.8),
+        {"prioritized": {"priority_exponent": 0.8}},
+    ),
+    "HeapSelector(sign=1)": (item_selectors.MinHeap(), {"heap": {"min_heap": True}}),
+    "HeapSelector(sign=-1)": (item_selectors.MaxHeap(), {"heap": {}}),
+}
 
-@pytest.mark.parametrize(
-    ("selector", "text"),
-    [
-        (item_selectors.Fifo(), "FifoSelector"),
-        (item_selectors.Lifo(), "LifoSelector"),
-        (item_selectors.Uniform(), "UniformSelector"),
-        (item_selectors.Prioritized(0.8), "PrioritizedSelector(priority_exponent=0.8)"),
-        (item_selectors.MinHeap(), "HeapSelector(sign=1)"),
-        (item_selectors.MaxHeap(), "HeapSelector(sign=-1)"),
-    ],
-    ids=repr,
-)
-def test_repr(selector, text):
+
+@pytest.mark.parametrize("text", SELECTORS)
+def test_repr_and_options_describe_a_selector(text):
+    selector, options = SELECTORS[text]
     assert repr(selector) == text
+    assert repr(item_selectors.from_options(protos.KeyDistributionOptions(**options))) == text
 
 
 def test_the_exponent_may_be_named():
@@ -57,22 +60,6 @@ def test_a_negative_exponent_is_a_warning():
 def test_heaps_are_no_classes():
     assert isinstance(item_selectors.MinHeap, functools.partial)
     assert isinstance(item_selectors.MaxHeap, functools.partial)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"fifo": True}, "FifoSelector"),
-        ({"lifo": True}, "LifoSelector"),
-        ({"uniform": True}, "UniformSelector"),
-        ({"prioritized": {"priority_exponent": 0.5}}, "PrioritizedSelector(priority_exponent=0.5)"),
-        ({"heap": {"min_heap": True}}, "HeapSelector(sign=1)"),
-        ({"heap": {}}, "HeapSelector(sign=-1)"),
-    ],
-)
-def test_options_describe_a_selector(options, text):
-    message = protos.KeyDistributionOptions(**options)
-    assert repr(item_selectors.from_options(message)) == text
 
 
 def test_empty_options_describe_none():

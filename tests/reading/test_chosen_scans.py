@@ -62,22 +62,6 @@ class TestWhere:
         earlier = reverb.Where(inserted_at=(None, now - hour))
         assert list(client.scan("table", where=earlier)) == []
 
-    def test_all_bounds_must_hold(self, client):
-        never = reverb.Where(priority=(10, 20), times_sampled=(1, None))
-        assert list(client.scan("table", where=never)) == []
-        both = reverb.Where(priority=(10, 20), times_sampled=(0, 0))
-        assert len(list(client.scan("table", where=both))) == 11
-
-    def test_no_bounds_are_all_items(self, client):
-        for where in (None, reverb.Where(), reverb.Where(priority=(None, None))):
-            assert len(list(client.scan("table", where=where))) == 100
-
-    def test_many_items_are_found_among_more(self, serve):
-        client = serve(testing.table(max_size=30_000))
-        client.insert_batch([np.arange(30_000)], {"table": np.arange(30_000) % 7})
-        some = values(client.scan("table", where=reverb.Where(priority=(2, 3))))
-        assert some == [i for i in range(30_000) if i % 7 in (2, 3)]
-
     def test_it_is_a_frozen_value(self):
         where = reverb.Where(priority=(1, None))
         assert where == reverb.Where(priority=(1, None)) != reverb.Where()

@@ -111,11 +111,6 @@ class TestNobodyNotices:
         for field in (info.probability, info.min_probability, info.epoch):
             assert field.tolist() == [0] * 10
 
-    def test_a_limiter_that_lets_nobody_sample_is_not_asked(self, serve):
-        client = serve(testing.table(rate_limiter=reverb.rate_limiters.MinSize(1000)))
-        keys = client.insert_batch([np.arange(3)], {"table": 1.0})["table"]
-        assert client.fetch("table", keys).data[0].ravel().tolist() == [0, 1, 2]
-
     def test_samples_so_far_are_told(self, serve):
         client = serve(testing.table(sampler=reverb.selectors.Fifo()))
         keys = client.insert_batch([np.arange(2)], {"table": 1.0})["table"]

@@ -9,10 +9,8 @@ import pytest
 
 import reverb
 from reverb import aio, testing
-from reverb.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
+from reverb.errors import InvalidArgumentError, ResourceExhaustedError
 from support.hosts import HOSTS
-from support.wire import messages
-from support.wire.scripted_server import ScriptedServer
 
 LENGTHS = [3, 500, 2]
 
@@ -145,40 +143,3 @@ def test_limits_that_are_none(client, value):
 def test_limits_of_another_type(client, value):
     with pytest.raises(TypeError, match="max_batch_bytes must be a number of bytes, a size such"):
         client.sample_batch("t", 1, max_batch_bytes=value)
-
-
-@pytest.fixture
-def lying():
-    """A server whose first item has a slice without steps, of steps of a terabyte."""
-    server = ScriptedServer("t")
-
-    def answer(requests, context):
-        for _ in requests:
-            for key, size, steps in ((1, 2**40, 0), (2, 4, 1)):
-                made = reverb.core.protos.ChunkData(chunk_key=key)
-                made.data.tensors.add(dtype=4, tensor_content=messages.snappy(bytes(4)))
-                for dim in (1, size):
-                    made.data.tensors[0].tensor_shape.dim.add(size=dim)
-                entry = reverb.core.protos.SampleStreamResponse.SampleEntry(
-                    data=[made], end_of_sequence=True
-                )
-                entry.info.item.key = key
-                entry.info.item.table = "t"
-                columns = entry.info.item.flat_trajectory.columns.add()
-                columns.chunk_slices.add(chunk_key=key, length=steps)
-                yield reverb.core.protos.SampleStreamResponse(entries=[entry])
-
-    server.on_sample = answer
-    yield reverb.Client(server.address)
-    server.stop()
-
-
-@pytest.mark.parametrize("ragged", ["pad", "packed"])
-@pytest.mark.parametrize("way", ["Client", "aio.Client"])
-def test_a_slice_without_steps_hides_no_large_step(lying, way, ragged):
-    sample = {
-        "Client": lambda: lying.sample_batch("t", 2, ragged=ragged, timeout_ms=20_000),
-        "aio.Client": lambda: of_aio(lying, 2, ragged=ragged, timeout_ms=20_000),
-    }[way]
-    with pytest.raises(DataLossError, match="shorter or longer than its shape says"):
-        sample()

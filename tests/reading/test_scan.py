@@ -56,24 +56,6 @@ def counters(table):
 
 
 class TestItems:
-    def test_places_that_are_used_again_do_not_change_the_order(self, serve):
-        client = serve(testing.table(max_size=20))
-        insert(client, *range(30))
-        keys = [sample.info.key for sample in client.scan("table")]
-        client.mutate_priorities("table", deletes=keys[3:15:2])
-        insert(client, *range(30, 40))
-        left = [10, 11, 12, 14, 16, 18, 20, 22, 24, 25, 26, 27, 28, 29]
-        assert values(client.scan("table")) == (left + list(range(30, 40)))[-20:]
-
-    def test_a_new_priority_does_not_move_an_item(self, serve):
-        client = serve(testing.table(sampler=reverb.selectors.MaxHeap()))
-        insert(client, *range(5))
-        keys = [sample.info.key for sample in client.scan("table")]
-        client.mutate_priorities("table", {keys[2]: 9.0})
-        samples = list(client.scan("table"))
-        assert values(samples) == list(range(5))
-        assert [sample.info.priority for sample in samples] == [1, 1, 9, 1, 1]
-
     def test_thousands_come_over_any_number_of_messages(self, serve):
         client = serve(testing.table(max_size=30_000))
         for start in range(0, 30_000, 10_000):
@@ -118,19 +100,6 @@ class TestItems:
         sampled = next(client.sample("table", emit_timesteps=False))
         assert first.info.key == sampled.info.key
 
-    def test_neighbours_may_share_their_chunks(self, serve):
-        client = serve(testing.table())
-        steps = np.random.default_rng(0).normal(size=(120, 500))
-        with client.trajectory_writer(20) as writer:
-            for i, step in enumerate(steps):
-                writer.append([step])
-                if i >= 19:
-                    writer.create_item("table", 1.0, {"x": writer.history[0][-20:]})
-        samples = list(client.scan("table"))
-        assert len(samples) == 101
-        for i, sample in enumerate(samples):
-            np.testing.assert_array_equal(sample.data[0], steps[i : i + 20])
-
 
 class TestSignature:
     def test_data_is_nested_like_the_signature_if_asked(self, serve):
@@ -162,13 +131,6 @@ class TestNobodyNotices:
         assert table.info.num_unique_samples == 0
         assert values(client.sample("table", 10, emit_timesteps=False)) == list(range(10))
 
-    def test_a_limiter_that_lets_nobody_sample_is_not_asked(self, serve):
-        table = testing.table(rate_limiter=reverb.rate_limiters.MinSize(1000))
-        client = serve(table)
-        insert(client, 1, 2)
-        assert not table.can_sample(1)
-        assert values(client.scan("table")) == [1, 2]
-
     def test_inserts_that_wait_are_neither_seen_nor_disturbed(self, serve, background, until):
         table = reverb.Table.queue("table", 3)
         client = serve(table)
@@ -180,42 +142,8 @@ class TestNobodyNotices:
         call.result()
         assert values(client.scan("table")) == [2, 3, 4]
 
-    def test_an_empty_table_has_no_items(self, serve):
-        table = testing.table()
-        client = serve(table)
-        assert list(client.scan("table")) == []
-        insert(client, 1)
-        client.reset("table")
-        assert list(client.scan("table")) == []
-
 
 class TestChangesInTheMiddle:
-    def test_items_removed_or_added_during_the_scan_are_left_out(self, serve):
-        client = serve(testing.table(max_size=NUM_LARGE))
-        insert_large(client, range(NUM_LARGE))
-        keys = [sample.info.key for sample in client.scan("table")]
-        samples = client.scan("table")
-        assert value(next(samples)) == 0
-        client.mutate_priorities("table", {keys[-11]: 5.0}, deletes=[keys[1], *keys[-10:]])
-        insert_large(client, [200, 201])
-        rest = list(samples)
-        # The second item was on its way already; ten large ones from the end were not.
-        assert values(rest) == list(range(1, NUM_LARGE - 10))
-        assert rest[-1].info.priority == 5.0
-        assert rest[-1].info.table_size == NUM_LARGE - 9
-        assert values(client.scan("table"))[-2:] == [200, 201]
-
-    def test_a_reset_ends_a_scan(self, serve):
-        client = serve(testing.table(max_size=NUM_LARGE))
-        insert_large(client, range(NUM_LARGE))
-        samples = client.scan("table")
-        next(samples)
-        client.reset("table")
-        insert_large(client, [200])
-        rest = values(samples)
-        assert rest == list(range(1, len(rest) + 1))
-        assert len(rest) < NUM_LARGE - 50
-
     def test_it_begins_with_the_first_next(self, serve):
         client = serve(testing.table())
         samples = client.scan("table")

@@ -147,7 +147,7 @@ def drawn_from(reach):
 class TestDraws:
     @pytest.mark.parametrize("pad", PADS)
     @pytest.mark.parametrize("sampler", SAMPLERS)
-    @fast_and_thorough(2, 20)
+    @fast_and_thorough(1, 20)
     def test_each_window_has_its_probability(self, drawn_from, sampler, pad, max_examples):
         window = reverb.Window(4, before=2, pad=pad)
         expected = closed_form(window, SAMPLERS[sampler][1])

@@ -12,7 +12,6 @@ import reverb
 from reverb import errors, testing
 from reverb.specs import TensorSpec
 from support import one_step_items
-from support.one_step_items import last_steps, rows_of
 from support.programs import run
 
 NAMES = ("alpha", "beta", "gamma")
@@ -145,36 +144,6 @@ def test_a_client_is_warned_once_for_each_table(capfd):
             client.insert(step_of(Foreign), {"two": 1.0, "one": 1.0})
     of_tables = [line.partition("Items of table ")[2][:5] for line in name_warnings(capfd)]
     assert sorted(of_tables) == ["'one'", "'two'"]
-
-
-def test_a_writer_warns_once_for_each_table(capfd):
-    tables = [testing.table(name, signature=SIGNATURE) for name in ("three", "four")]
-    with testing.server(tables) as client, client.trajectory_writer(3) as writer:
-        for _ in range(3):
-            writer.append(step_of(Foreign))
-            columns = last_steps(writer.history)
-            for table in ("three", "four"):
-                writer.create_item(table, 1.0, columns)
-    of_tables = [line.partition("Items of table ")[2].split()[0] for line in name_warnings(capfd)]
-    assert sorted(of_tables) == ["'four'", "'three'"]
-
-
-def test_each_table_has_its_own_order():
-    orders = [NAMES, ("gamma", "beta", "alpha"), ("beta", "gamma", "alpha")]
-    signatures = [
-        collections.namedtuple(f"Order{at}", order)(*(TensorSpec([None], np.float32),) * 3)
-        for at, order in enumerate(orders)
-    ]
-    tables = [testing.table(f"t{at}", signature=own) for at, own in enumerate(signatures)]
-    names = [table.name for table in tables]
-    with testing.server(tables) as client:
-        client.insert_batch(rows_of(step_of(dict)), dict.fromkeys(names, 1.0))
-        with client.sequence_writer(names, 1) as writer:
-            writer.append(step_of(Shuffled))
-        for name, order in zip(names, orders, strict=True):
-            for sample in client.scan(name):
-                assert [float(column[0]) for column in sample.data] == [VALUES[it] for it in order]
-            assert client.server_info()[name].current_size == 2
 
 
 def test_nested_names_are_paths():

@@ -15,14 +15,10 @@ import pytest
 
 import reverb
 from reverb import aio, testing
-from reverb.core import protos
 from reverb.errors import InvalidArgumentError
 from support import one_step_items
-from support.checkpoints.chunk_tensors import decode, unsnappy
 from support.hosts import HOSTS
 from support.waiting import DEADLINE_S
-from support.wire.messages import varint
-from support.wire.wire_client import WireClient
 
 # Frames of one color each. Zeros are compressed to a twentieth.
 FRAME = (40, 50)
@@ -242,29 +238,3 @@ def test_another_value_is_refused(start, error_says, wrong):
     ]
     for call in calls:
         error_says(call, InvalidArgumentError, text)
-
-
-@pytest.mark.parametrize("size", [1, 60, 61, 256, 257, 65_536, 65_537])
-@pytest.mark.parametrize("write", ["insert", "writer"])
-def test_raw_values_are_a_snappy_block_of_one_literal(start, size, write):
-    server = start(testing.table())
-    client = reverb.Client(f"127.0.0.1:{server.port}", compression="none")
-    zeros = np.zeros(size, np.uint8)
-    if write == "insert":
-        client.insert([zeros], {"table": 1.0})
-    else:
-        with client.trajectory_writer(1) as writer:
-            writer.append([zeros])
-            writer.create_item("table", 1.0, [writer.history[0][-1:]])
-    with WireClient(f"127.0.0.1:{server.port}") as wire:
-        stream = wire.sample_stream()
-        stream.send(protos.SampleStreamRequest(table="table", num_samples=1))
-        ((_, (chunk,)),) = stream.samples(1)
-    (block,) = (tensor.tensor_content for tensor in chunk.data.tensors)
-    # A tag with the length, in the tag itself or in up to four bytes behind it, and the values.
-    head = varint(size)
-    assert block.startswith(head)
-    assert len(head) + size < len(block) <= len(head) + 5 + size
-    assert block[len(head)] & 3 == 0
-    assert unsnappy(block) == bytes(size)
-    assert np.array_equal(decode(chunk, 0), [zeros])

@@ -84,28 +84,6 @@ def test_a_nest_may_hold_any_number_of_them(serve):
     assert [it.tolist() for it in alone] == [7]
 
 
-def test_equal_constants_are_stored_once(serve):
-    client = serve(testing.table("t"))
-
-    def chunks():
-        return client.status().tables["t"].chunks
-
-    with client.trajectory_writer(8) as writer:
-        writer.configure(("obs",), num_keep_alive_refs=8, max_chunk_length=None)
-        history = appended(writer, 8)
-        for at in range(4):
-            writer.create_item("t", 1.0, {"obs": history[at], "version": 3})
-        writer.flush()
-        before = chunks()
-        writer.create_item("t", 1.0, {"obs": history[0], "version": 3})
-        writer.flush()
-        assert chunks() == before
-        writer.create_item("t", 1.0, {"obs": history[0], "version": 4})
-        writer.flush()
-        assert chunks() == before + 1
-    assert [item[1].tolist() for item in only(client, count=6)] == [3, 3, 3, 3, 3, 4]
-
-
 def test_constants_belong_to_the_episode(serve):
     client = serve(testing.table("t"))
     with client.trajectory_writer(3) as writer:

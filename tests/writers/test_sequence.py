@@ -89,15 +89,6 @@ def test_the_last_steps_stay_unchanged_if_arrays_are_reused(client):
     assert values(client) == [[[0, 0], [1, 1]], [[1, 1], [2, 2]]]
 
 
-def test_one_environment_and_a_batch_of_one_write_the_same(client):
-    with client.sequence_writer("table", 2) as writer:
-        write(writer, episodes_of([3, 2]))
-    with client.sequence_writer("other", 2, batch_size=1) as writer:
-        for i in range(5):
-            writer.append({"x": np.array([i])}, is_last=[i in (2, 4)])
-    assert values(client) == values(client, "other") == [[0, 1], [1, 2], [3, 4]]
-
-
 def test_columns_come_in_the_order_of_tree(client):
     step = {"b": {"y": np.float32(1), "x": [np.uint8(2), True]}, "a": "text"}
     with client.sequence_writer("table", 1) as writer:
@@ -190,14 +181,6 @@ def test_the_row_of_a_long_episode_is_named(client):
         writer.append({"x": np.arange(2)}, is_last=[True, False])
         with pytest.raises(errors.InvalidArgumentError, match=r"^The episode of row 1 is longer"):
             writer.append({"x": np.arange(2)})
-
-
-def test_a_long_episode_does_not_keep_its_steps(client):
-    writer = client.sequence_writer("table", None, max_sequence_length=1, drop_long_episodes=True)
-    for _ in range(3000):
-        writer.append({"x": np.zeros(100_000, np.uint8)})
-    assert writer.episode_steps == 3000
-    writer.close()
 
 
 # --- Ends -----------------------------------------------------------------------------------------

@@ -125,14 +125,6 @@ class TestAppend:
         assert values(writer.history["a"][:]) == [1, 6]
         assert values(writer.history["c"][-1]) == 8
 
-    def test_partial_steps_make_one_step(self, writer):
-        writer.append({"a": 1}, partial_step=True)
-        assert writer.episode_steps == 0
-        writer.append({"b": 2}, partial_step=True)
-        writer.append({"c": 3})
-        assert writer.episode_steps == 1
-        assert [len(column) for column in writer.history.values()] == [1, 1, 1]
-
     def test_a_column_is_set_once_in_a_step(self, writer):
         writer.append({"a": 1, "b": 1})
         writer.append({"a": 2}, partial_step=True)
@@ -144,12 +136,6 @@ class TestAppend:
             writer.append({"a": 3, "b": 3})
         writer.append({"a": None, "b": 3})
         assert values(writer.history["a"][:]) == [1, 2]
-
-    def test_the_end_of_an_episode_closes_an_open_step(self, writer):
-        writer.append({"a": 1}, partial_step=True)
-        writer.end_episode()
-        writer.append({"a": 2})
-        assert values(writer.history["a"][:]) == [2]
 
     def test_a_leaf_may_be_absent(self, writer):
         writer.append(Step(1, None, ()))
@@ -197,14 +183,6 @@ class TestCreateItem:
             with pytest.raises(errors.SignatureMismatchError, match="'signed'"):
                 writer.create_item("signed", 1.0, trajectory)
 
-    def test_references_may_come_from_another_writer(self, client, writer):
-        other = client.trajectory_writer(1)
-        other.append(7)
-        writer.append(1)
-        writer.create_item("table", 1.0, [writer.history[-1], other.history[-1]])
-        writer.flush()
-        assert sampled(client) == [[1, 7]]
-
 
 class TestFlushAndEnd:
     def test_end_episode_that_would_block_changes_nothing(self, client, writer):
@@ -217,12 +195,6 @@ class TestFlushAndEnd:
         client.reset("queue")
         writer.end_episode()
         assert (writer.episode_steps, len(writer.history)) == (0, 0)
-
-    def test_an_episode_may_keep_its_history(self, writer):
-        writer.append(1)
-        writer.end_episode(clear_buffers=False)
-        writer.append(2)
-        assert (writer.episode_steps, values(writer.history[:])) == (1, [1, 2])
 
     def test_an_old_option_is_accepted(self, client):
         client.trajectory_writer(num_keep_alive_refs=1, get_signature_timeout_ms=None).close()
