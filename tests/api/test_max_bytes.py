@@ -21,6 +21,7 @@ from support.waiting import wait_until as until
 from support.wire import messages
 from support.wire.messages import insert, item
 from support.wire.wire_client import WireClient
+from support.writer_kinds import batched, each_of, legacy, sequence, structured, trajectory
 
 KIB = 2**10
 MIB = 2**20
@@ -301,17 +302,6 @@ class TestServer:
         until(lambda: client.status().memory.total == 0)
         assert server.status().memory == client.status().memory
 
-    def test_what_a_stream_and_a_reader_hold_is_told(self, serve):
-        server, client = serve("localhost", testing.table())
-        client.insert(noise(50_000), {"table": 1.0})
-        held = client.sample("table", 1)
-        sample = next(held)
-        client.reset("table")
-        memory = server.status().memory
-        assert memory.tables == 0
-        del held, sample
-        until(lambda: server.status().memory.total == 0)
-
     def test_a_forecast_comes_from_the_signature_then_from_the_items(self, serve):
         signature = {"data": reverb.specs.TensorSpec((5000,), np.uint8)}
         table = testing.table("known", max_size=10_000, signature=signature)
@@ -376,56 +366,36 @@ class TestServer:
         assert arguments_of(table.replace(name="copy").internal_settings)["when_full"] == "wait"
 
 
+def trajectory_in_chunks(client, table, step, **options):
+    writer = client.trajectory_writer(10, **options)
+    writer.configure((0,), num_keep_alive_refs=10, max_chunk_length=10)
+
+    def add():
+        writer.append(step)
+        writer.create_item(table, 1.0, [writer.history[0][-1:]])
+
+    return writer, add
+
+
+def legacy_in_chunks(client, table, step, **options):
+    writer = client.writer(10, chunk_length=10, **options)
+
+    def add():
+        writer.append(step)
+        writer.create_item(table, 1, 1.0)
+
+    return writer, add
+
+
 class TestWriter:
-    @pytest.mark.parametrize(
-        "kind",
-        [
-            "trajectory",
-            "trajectory, chunks of 10",
-            "batched",
-            "legacy",
-            "legacy, chunks of 10",
-            "sequence",
-            "structured",
-        ],
+    @each_of(
+        trajectory, trajectory_in_chunks, batched, legacy, legacy_in_chunks, sequence, structured
     )
-    def test_it_waits_with_too_many_unconfirmed_bytes(self, serve, kind):
+    def test_it_waits_with_too_many_unconfirmed_bytes(self, serve, make):
         _, client = serve("localhost", reverb.Table.queue("queue", 2))
-        limit = {"max_pending_bytes": "20kB"}
-        step = noise(4000)
-        if kind.startswith("trajectory"):
-            writer = client.trajectory_writer(1, **limit)
-            if "chunks" in kind:
-                writer.configure(("data",), num_keep_alive_refs=10, max_chunk_length=10)
-
-            def insert():
-                writer.append(step)
-                writer.create_item("queue", 1.0, {"d": writer.history["data"][-1:]})
-        elif kind == "batched":
-            writer = client.batched_trajectory_writer(1, 1, **limit)
-
-            def insert():
-                writer.append({"data": step["data"][None]})
-                writer.create_items("queue", np.ones(1), {"d": writer.history["data"][-1:]})
-        elif kind.startswith("legacy"):
-            length = 10 if "chunks" in kind else 1
-            writer = client.writer(10, length, max_in_flight_items=None, **limit)
-
-            def insert():
-                writer.append(step)
-                writer.create_item("queue", 1, 1.0)
-        elif kind == "sequence":
-            writer = client.sequence_writer("queue", 1, **limit)
-
-            def insert():
-                writer.append(step)
-        else:
-            pattern = {"data": reverb.structured_writer.create_reference_step(step)["data"][-1:]}
-            config = reverb.structured_writer.create_config(pattern, "queue")
-            writer = client.structured_writer([config], **limit)
-
-            def insert():
-                writer.append(step)
+        step = list(noise(4000).values())
+        options = {"max_in_flight_items": None} if make in (legacy, legacy_in_chunks) else {}
+        writer, insert = make(client, "queue", step, max_pending_bytes="20kB", **options)
 
         count = 0
         done = threading.Event()
@@ -446,7 +416,7 @@ class TestWriter:
         assert 5 <= count <= 9
         samples = client.sample("queue", 30, emit_timesteps=False)
         seen = [sample.data[0].reshape(-1) for sample in samples]
-        assert [data.tolist() for data in seen] == [step["data"].tolist()] * 30
+        assert [data.tolist() for data in seen] == [step[0].tolist()] * 30
         thread.join(DEADLINE_S)
         assert done.is_set()
 

@@ -19,7 +19,6 @@ from reverb.errors import (
     ReverbError,
 )
 from support.programs import resident_bytes
-from support.wire import messages
 from support.wire.messages import insert, item, numbers, snappy, varint
 
 GIGABYTE = 2**30
@@ -80,24 +79,6 @@ def check_unreadable(server, wire, made, *slices):
 
 
 BLOCK = snappy(np.arange(3, dtype=np.int32).tobytes())
-
-
-@pytest.mark.parametrize("length", range(len(BLOCK)))
-def test_truncated_snappy(server, wire, length):
-    check_unreadable(server, wire, chunk(tensor([3], BLOCK[:length])))
-
-
-@pytest.mark.parametrize("at", range(2))
-def test_corrupt_snappy(server, wire, at):
-    for bit in range(8):
-        corrupt = bytearray(BLOCK)
-        corrupt[at] ^= 1 << bit
-        check_unreadable(server, wire, chunk(tensor([3], bytes(corrupt))))
-        server.reset()
-
-
-def test_snappy_with_something_behind(server, wire):
-    check_unreadable(server, wire, chunk(tensor([3], BLOCK + b"\0")))
 
 
 @pytest.mark.parametrize(
@@ -170,10 +151,6 @@ def test_slices_without_steps_are_refused(server, wire, length):
     assert server.client.server_info()["items"].current_size == 0
 
 
-def test_slices_without_steps_behind_others_are_refused(server, wire):
-    assert not offer(wire, chunk(tensor([3], BLOCK)), (1, 0, 3, 0), (1, 3, 0, 0))
-
-
 def test_very_many_steps_of_nothing(server, wire):
     steps = 2**31 - 1
     before = resident_bytes()
@@ -234,18 +211,6 @@ def test_a_payload_that_is_no_message(server, wire):
         assert server.client.server_info()["items"].current_size == 0
 
 
-def test_delta_encoding_where_it_does_not_apply(server, wire):
-    for made in (
-        chunk(tensor([3], b"\x01\x01\x01abc", STRING), delta_encoded=True),
-        chunk(tensor([3], BLOCK), delta_encoded=True),
-        chunk(tensor([3, 1], BLOCK), delta_encoded=True),
-    ):
-        assert offer(wire, made)
-        assert server.client.sample_batch("items", 1).data[0].shape[:2] == (1, 3)
-        server.reset()
-    check_unreadable(server, wire, chunk(tensor([3, 2], BLOCK), delta_encoded=True))
-
-
 def test_the_good_neighbours_of_a_damaged_item_are_read(server, wire):
     stream = wire.insert_stream()
     damaged = chunk(tensor([3], BLOCK[:5]), key=2)
@@ -266,14 +231,3 @@ def test_the_good_neighbours_of_a_damaged_item_are_read(server, wire):
     assert good > 300
     # A server that checks contents has refused the damaged one.
     assert bad > 0 or server.client.server_info()["items"].current_size == 20
-
-
-def test_items_of_different_shapes_do_not_make_a_batch(server, wire):
-    stream = wire.insert_stream()
-    for key, array in enumerate((np.zeros(3), np.zeros(4), np.zeros(3, np.int8), np.zeros((3, 1)))):
-        steps = len(array)
-        stream.send(insert([messages.chunk(1, array)], [item(key, "items", (1, 0, steps, 0))]))
-    stream.half_close()
-    stream.receive_all()
-    with pytest.raises(InvalidArgumentError, match="same shapes"):
-        server.client.sample_batch("items", 100)

@@ -99,15 +99,6 @@ def test_half_open_connections_lock_nobody_out(server, many_files, count):
         wait_until(lambda: open_files() <= before + count + 64)
 
 
-def test_connections_that_keep_coming_lock_nobody_out(server):
-    """Each good request is answered while others connect all the time."""
-    with contextlib.ExitStack() as stack:
-        for _ in range(20):
-            for _ in range(30):
-                stack.enter_context(connect(server))
-            assert is_ready(server)
-
-
 def test_an_answer_that_nobody_reads(server):
     with contextlib.ExitStack() as stack:
         for _ in range(60):

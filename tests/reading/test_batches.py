@@ -368,38 +368,6 @@ def test_a_batch_is_a_sample_with_attributes(serve):
     assert len(rows_of_batch(loaded)) == 2
 
 
-class TestGroups:
-    @pytest.fixture
-    def group(self):
-        with (
-            testing.server([testing.table("queue", max_times_sampled=1)]) as first,
-            testing.server([testing.table("queue", max_times_sampled=1)]) as second,
-        ):
-            pair = ",".join(it.server_address for it in (first, second))
-            yield reverb.Client(f"shards:///{pair}")
-
-    def test_no_short_batch_and_the_error_has_what_was_drawn(self, group):
-        for value in range(5):
-            group.insert([value], {"queue": 1.0})
-        with pytest.raises(DeadlineExceededError) as caught:
-            group.sample_batch("queue", 9, partial=False, timeout_ms=300)
-        drawn = sorted(int(sample.data[0][0]) for sample in caught.value.samples)
-        left = group.server_info()["queue"].current_size
-        assert len(drawn) + left == 5
-        for value in range(9):
-            group.insert([value], {"queue": 1.0})
-        assert len(group.sample_batch("queue", 9, partial=False).info.key) == 9
-
-    def test_columns_and_given_memory(self, group):
-        for value in range(64):
-            group.insert([value, float(value)], {"queue": 1.0})
-        out = [np.zeros((32, 1))]
-        group.sample_batch("queue", 32, out=out, columns=[1])
-        rest = group.sample_batch("queue", 32, ragged="packed")
-        values = sorted([*out[0].ravel(), *rest.data[1].values])
-        assert values == list(range(64))
-
-
 def leaves(nest, path=()):
     if isinstance(nest, dict):
         for key, child in nest.items():

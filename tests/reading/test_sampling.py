@@ -4,9 +4,7 @@
 Arguments are tested in `api/test_client.py`, the shape of results in `test_round_trip.py`.
 """
 
-import collections
 import gc
-import threading
 
 import numpy as np
 import pytest
@@ -217,18 +215,6 @@ class TestWaiting:
         insert(client, 3, table="table")
         assert call.result() == [2]
 
-    def test_many_readers_get_every_item_once(self, serve, background):
-        client = serve(queue())
-        calls = [background(lambda: values(client.sample("queue", 25))) for _ in range(8)]
-        writers = [
-            background(lambda i=i: [insert(client, 50 * i + j) for j in range(50)])
-            for i in range(4)
-        ]
-        taken = [value for call in calls for value in call.result()]
-        for call in writers:
-            call.result()
-        assert sorted(taken) == list(range(200))
-
     @pytest.mark.parametrize("call", ["sample", "sample_batch"])
     def test_a_server_that_stops_ends_it(self, start, connect, background, call):
         server = start(queue())
@@ -280,31 +266,6 @@ class TestColumns:
         (steps,) = client.sample("table")
         assert [step.data[0].tolist() for step in steps] == [[0, 1], [2, 3], [4, 5]]
 
-    def test_items_of_a_batch_have_the_same_columns(self, serve):
-        client = serve(queue())
-        with client.trajectory_writer(1) as writer:
-            writer.append([1, 2])
-            first, second = writer.history
-            writer.create_item("queue", 1.0, [first[:]])
-            writer.create_item("queue", 1.0, [first[:], second[:]])
-        with pytest.raises(InvalidArgumentError, match="same columns, but one has 1 and another 2"):
-            client.sample_batch("queue", 2)
-
-    @pytest.mark.parametrize(
-        ("other", "text"),
-        [
-            (np.zeros(3, np.int64), r"column 0 is int64 \[1,2\] in one and int64 \[1,3\] in ano"),
-            (np.zeros(2, np.float32), r"column 0 is int64 \[1,2\] in one and float \[1,2\] in ano"),
-            ("text", r"column 0 is int64 \[1,2\] in one and string \[1\] in another"),
-        ],
-    )
-    def test_items_of_a_batch_have_the_same_shapes(self, serve, other, text):
-        client = serve(queue())
-        client.insert([np.zeros(2, np.int64)], {"queue": 1.0})
-        client.insert([other], {"queue": 1.0})
-        with pytest.raises(InvalidArgumentError, match=text):
-            client.sample_batch("queue", 2)
-
     def test_arrays_are_the_callers_own(self, serve):
         client = serve(testing.table())
         client.insert([np.zeros(100_000)], {"table": 1.0})
@@ -334,23 +295,3 @@ class TestSignature:
         assert set(batch.data) == {"x", "y"}
         with pytest.raises(SignatureMismatchError):
             client.insert({"a": 1}, {"table": 1.0})
-
-
-def test_a_client_may_be_shared_by_threads(serve, background):
-    client = serve(testing.table("table"), queue())
-    barrier = threading.Barrier(6)
-
-    def work(thread):
-        barrier.wait()
-        for i in range(30):
-            client.insert([thread], {"table": 1.0, "queue": 1.0})
-            client.server_info()
-            (step,) = next(client.sample("table"))
-            client.mutate_priorities("table", {step.info.key: float(i)})
-            client.sample_batch("table", 3)
-        return values(client.sample("queue", 30))
-
-    calls = [background(work, thread) for thread in range(6)]
-    taken = collections.Counter(value for call in calls for value in call.result())
-    assert taken == {thread: 30 for thread in range(6)}
-    assert client.server_info()["table"].current_size == 180

@@ -158,15 +158,6 @@ class TestChangesInTheMiddle:
         pairs = list(zip(client.scan("table"), client.scan("table"), strict=True))
         assert [(value(a), value(b)) for a, b in pairs] == [(i, i) for i in range(5000)]
 
-    def test_writers_go_on_meanwhile(self, serve, background):
-        client = serve(testing.table(max_size=100_000))
-        insert(client, *range(20_000))
-        call = background(lambda: [insert(client, *range(i, i + 100)) for i in range(100)])
-        for _ in range(3):
-            assert values(client.scan("table"))[:20_000] == list(range(20_000))
-        call.result()
-        assert len(values(client.scan("table"))) == 30_000
-
 
 class TestEnds:
     def test_an_unknown_table_is_named_with_those_there_are(self, serve):

@@ -350,12 +350,6 @@ class TestWaits:
             client.sample_batch("t", 2, window=reverb.Window(10))
         assert client.server_info()["t"].current_size == 2
 
-    def test_columns_that_differ(self, serve):
-        client = serve(table(signature=None, max_size=1))
-        client.insert_sequence([np.zeros(51), np.zeros(50)], {"t": 1.0})
-        with pytest.raises(InvalidArgumentError, match=r"0 \(51 steps\) and 1 \(50 steps\)"):
-            client.sample_batch("t", 1, window=reverb.Window(4))
-
     def test_an_ordered_sampler_names_its_item(self, serve):
         client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
         fill(client, (20, 3, 20))

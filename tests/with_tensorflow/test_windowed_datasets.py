@@ -331,20 +331,6 @@ def test_inside_a_function_and_in_a_session(client):
             check(*session.run(element), window)
 
 
-def test_a_saved_model_samples_windows(client, tmp_path):
-    module = tf.Module()
-
-    @tf.function(input_signature=[])
-    def windows():
-        elements = dataset(client, reverb.Window(9), max_samples=2).batch(2)
-        return tf.data.experimental.get_single_element(elements).data["step"]
-
-    module.windows = windows
-    tf.saved_model.save(module, str(tmp_path))
-    for model in (module, tf.saved_model.load(str(tmp_path))):
-        assert model.windows().numpy().tolist() == [list(range(200, 209))] * 2
-
-
 def test_a_group_of_servers_samples_windows(start):
     places = []
     for number in range(len(LENGTHS)):

@@ -92,14 +92,6 @@ def test_a_writer_in_a_circle_is_settled_by_the_collector(client):
     assert client.server_info()["queue"].current_size == 1
 
 
-def test_a_writer_that_failed_is_dropped_at_once(client):
-    writer = client.structured_writer([config("nowhere")])
-    writer.append({"a": 1})
-    del writer
-    write(client, 5, 1)
-    assert stored(client, 1) == [5]
-
-
 def test_the_items_of_another_client_do_not_wait(reach):
     with testing.server([reverb.Table.queue("full", 1), testing.table("free")]) as made:
         one, two = reach(made), reach(made)

@@ -8,7 +8,7 @@ import pytest
 
 import reverb
 from reverb import aio, errors, specs, testing
-from support.waiting import DEADLINE_S, Background, wait_until
+from support.waiting import DEADLINE_S
 
 SIGNATURE = {
     "obs": specs.TensorSpec((None, 2), np.float32),
@@ -183,17 +183,6 @@ def test_removal_priorities(client):
     assert [item.data[0].tolist() for item in client.scan("removal")] == [[0, 0], [2, 2]]
 
 
-def test_it_waits_for_the_rate_limiter(client):
-    for _ in range(2):
-        client.insert_sequence([np.zeros(3)], {"free": 1.0})
-    call = Background(client.insert_sequence, [np.ones(3)], {"free": 1.0})
-    wait_until(lambda: client.status().tables["free"].inserting.waiting == 1)
-    assert call.running
-    client.sample_batch("free", 1)
-    call.result()
-    assert client.size("free") == 2
-
-
 def test_a_slice_of_a_larger_array_is_a_column(client):
     whole = np.arange(40.0).reshape(10, 4)
     client.insert_sequence([whole[::2], whole[:, 1]], {"free": 1.0})
@@ -213,15 +202,3 @@ def test_sequences_of_a_group(start):
         assert len(found) == 8
         for item in found:
             check(item)
-
-
-def test_a_sequence_outlives_a_checkpoint(tmp_path):
-    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
-    with reverb.Server(tables(), checkpointer=checkpointer) as server:
-        client = server.localhost_client()
-        client.insert_sequence(EPISODE, {"episodes": 1.0})
-        client.checkpoint()
-    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
-    with reverb.Server(tables(), checkpointer=checkpointer) as server:
-        (item,) = items(server.localhost_client(), "episodes")
-        check(item)
