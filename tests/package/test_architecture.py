@@ -3,6 +3,7 @@
 
 import ast
 import builtins
+import functools
 import json
 import pathlib
 import pkgutil
@@ -168,6 +169,7 @@ def module_name(path):
     return parts[:-1] if parts[-1] == "__init__" else parts
 
 
+@functools.cache
 def imports(path):
     return list(imported_names(path.read_text(encoding="utf-8")))
 

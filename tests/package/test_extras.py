@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The extras for other libraries name the versions that are tested beside them."""
 
-import pathlib
 import re
-import sys
 
 import pytest
 
 from reverb.datasets.formats import FORMATS
+from support.sources import ROOT, project
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    from pip._vendor import tomli as tomllib
-
-ROOT = pathlib.Path(__file__).parents[2]
+EXTRAS = project()["optional-dependencies"]
 REQUIREMENTS = ROOT / "tests" / "integrations" / "requirements"
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 
@@ -32,9 +26,8 @@ def pins(lines):
 
 @pytest.mark.parametrize("extra", BESIDE_TENSORFLOW)
 def test_extras_have_the_versions_of_the_tests(extra):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     tested = pins((REQUIREMENTS / f"{BESIDE_TENSORFLOW[extra]}.txt").read_text().splitlines())
-    wanted = pins(project["optional-dependencies"][extra])
+    wanted = pins(EXTRAS[extra])
     assert wanted
     for name, version in wanted.items():
         assert re.fullmatch(version.replace(".*", r"\..*"), tested[name]), name
@@ -45,18 +38,16 @@ OURS = {"test", "lint", "learners", "jax-demo", "demo", "docs", "release", "note
 
 
 def test_the_page_about_installing_names_every_extra():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     named = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
-    assert sorted(named) == sorted(set(project["optional-dependencies"]) - OURS)
+    assert sorted(named) == sorted(set(EXTRAS) - OURS)
 
 
 def test_pages_install_extras_that_there_are():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
         lines = re.findall(r"pip install.*", page.read_text(encoding="utf-8"))
         for extras in re.findall(r"(?:\.|reverb-replay)\[([\w,-]+)\]", "\n".join(lines)):
-            assert set(extras.split(",")) <= {*project["optional-dependencies"], "extra"}, page
+            assert set(extras.split(",")) <= {*EXTRAS, "extra"}, page
 
 
 def test_the_environment_of_datasets_has_every_format():
@@ -74,8 +65,7 @@ ADAPTERS = sorted(path.parent.name for path in ROOT.glob("reverb/adapters/*/__in
 def test_an_adapter_has_all_its_places(adapter):
     """Fails for a place that was forgotten; CONTRIBUTING.md has the recipe."""
     name = adapter.replace("_", "-")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert name in project["optional-dependencies"]
+    assert name in EXTRAS
     (page,) = (ROOT / "docs" / "howto").glob(f"*{name}.md")
     for start in ("README.md", "docs/index.md"):
         assert f"howto/{page.name})" in (ROOT / start).read_text(encoding="utf-8")

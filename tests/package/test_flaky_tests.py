@@ -37,6 +37,9 @@ def test_once():
 """
 
 
+MANY = "\n".join(f"def test_{i}(): assert False" for i in range(5))
+
+
 class Tree:
     """A tree with the tools, and tests of its own."""
 
@@ -93,7 +96,10 @@ def python_tests(tree, *arguments, **options):
 
 
 def test_what_fails_once_passes_and_is_told_with_both_outputs(tree):
-    tree.write("tests/test_a.py", ONCE)
+    # The slashes of an argument are no part of a path.
+    decorator = '@pytest.mark.parametrize("address", ["grpc://a//b/./c/"])\n'
+    once = ONCE.replace("def test_once():", f"{decorator}def test_once(address):")
+    tree.write("tests/test_a.py", f"import pytest\n{once}")
     tree.write("tests/test_b.py", "def test_well(): pass")
     status, output = python_tests(tree)
     assert status == 0, output
@@ -103,15 +109,6 @@ def test_what_fails_once_passes_and_is_told_with_both_outputs(tree):
     assert "tests/test_a.py::test_once" in first
     assert "the first run" in first
     assert "the second run" in second
-    assert tree.flaky == ["pytest: tests/test_a.py::test_once"]
-
-
-def test_a_name_with_slashes_is_found_again(tree):
-    decorator = '@pytest.mark.parametrize("address", ["grpc://a//b/./c/"])\n'
-    once = ONCE.replace("def test_once():", f"{decorator}def test_once(address):")
-    tree.write("tests/test_a.py", f"import pytest\n{once}")
-    status, output = python_tests(tree)
-    assert status == 0, output
     assert tree.flaky == ["pytest: tests/test_a.py::test_once[grpc://a//b/./c/]"]
 
 
@@ -147,24 +144,6 @@ def test_what_fails_twice_fails(tree):
     assert tree.run("flaky_tests.py") == (0, "Failed twice:\npytest: tests/test_b.py::test_badly\n")
 
 
-def test_many_failures_do_not_run_again(tree):
-    many = "\n".join(f"def test_{i}(): assert False" for i in range(6))
-    tree.write("tests/test_a.py", many)
-    status, output = python_tests(tree)
-    assert status == 1
-    assert "6 tests failed; at most 5 run again." in output
-    assert output.count("test session starts") == 1
-
-
-def test_a_process_that_dies_fails_the_stage_at_once(tree):
-    tree.write("tests/test_a.py", "import os\ndef test_dies(): os._exit(3)")
-    tree.write("tests/test_b.py", ONCE)
-    status, output = python_tests(tree)
-    assert status == 1
-    assert "crashed while running 'tests/test_a.py::test_dies'" in output
-    assert output.count("test session starts") == 1
-
-
 def test_a_file_that_cannot_be_imported_fails_the_stage(tree):
     tree.write("tests/test_a.py", "import nothing_of_this_name")
     tree.write("tests/test_b.py", "def test_well(): pass")
@@ -173,10 +152,23 @@ def test_a_file_that_cannot_be_imported_fails_the_stage(tree):
     assert tree.flaky == []
 
 
-def test_a_choice_without_a_test_fails(tree):
-    tree.write("tests/test_a.py", "def test_well(): pass")
-    status, _ = python_tests(tree, "-m", "slow")
+@pytest.mark.parametrize(
+    ("source", "arguments", "text"),
+    [
+        (MANY, (), "6 tests failed; at most 5 run again."),
+        ("import os\ndef test_dies(): os._exit(3)", (), "crashed while running 'tests/test_a.py"),
+        ("def test_well(): pass", ("-m", "slow"), "no tests ran"),
+    ],
+    ids=["many failures", "a process that dies", "no test chosen"],
+)
+def test_what_is_no_flaky_test_fails_the_stage_at_once(tree, source, arguments, text):
+    tree.write("tests/test_a.py", source)
+    tree.write("tests/test_b.py", ONCE)
+    status, output = python_tests(tree, *arguments)
     assert status == 1
+    assert text in output
+    assert output.count("test session starts") == 1
+    assert tree.flaky == []
 
 
 def test_what_is_marked_as_alone_runs_after_all_others(tree):

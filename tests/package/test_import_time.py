@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cost of `import reverb`."""
 
+import functools
 import json
 import subprocess
 import sys
 
 import numpy
+import pytest
 
 from support.waiting import PATIENCE
 
@@ -22,7 +24,9 @@ print(json.dumps({"seconds": time.perf_counter() - start, "modules": sorted(sys.
 """
 
 
+@functools.cache
 def imported():
+    """How long the import takes, and the modules that are loaded then."""
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
@@ -30,21 +34,25 @@ def imported():
 
 
 def test_import_is_quick():
-    assert min(imported()["seconds"] for _ in range(2)) < GENEROUS_BOUND_S
+    if imported()["seconds"] >= GENEROUS_BOUND_S:
+        imported.cache_clear()  # Once more: the machine may have been busy.
+    assert imported()["seconds"] < GENEROUS_BOUND_S
 
 
-def test_import_leaves_heavy_libraries_alone():
-    heavy = {"tensorflow", "jax", "torch", "grpc", "gymnasium", "ray"}
-    assert heavy.isdisjoint(imported()["modules"])
-
-
-def test_import_leaves_rarely_used_modules_alone():
-    rarely_used = {
-        "reverb.aio",
-        "reverb._batches.hindsight",
-        "reverb.cluster",
-        "reverb.datasets",
-        # NumPy 2 imports it on first use, too.
-        *({"numpy.random"} if numpy.__version__ >= "2" else ()),
-    }
-    assert rarely_used.isdisjoint(imported()["modules"])
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"tensorflow", "jax", "torch", "grpc", "gymnasium", "ray"},
+        {
+            "reverb.aio",
+            "reverb._batches.hindsight",
+            "reverb.cluster",
+            "reverb.datasets",
+            # NumPy 2 imports it on first use, too.
+            *({"numpy.random"} if numpy.__version__ >= "2" else ()),
+        },
+    ],
+    ids=["heavy", "rarely used"],
+)
+def test_import_leaves_other_modules_alone(others):
+    assert others.isdisjoint(imported()["modules"])

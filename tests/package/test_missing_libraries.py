@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters without their libraries: what they say, and that nobody needs them."""
 
-import pathlib
 import re
 import subprocess
 import sys
@@ -9,13 +8,9 @@ import sys
 import pytest
 
 from reverb.datasets.formats import FORMATS
+from support.sources import ROOT, project
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    from pip._vendor import tomli as tomllib
-
-ROOT = pathlib.Path(__file__).parents[2]
+EXTRAS = project()["optional-dependencies"]
 
 PROGRAM = """
 import sys
@@ -28,11 +23,6 @@ except ModuleNotFoundError as error:
 """
 
 
-def extras():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return project["optional-dependencies"]
-
-
 def libraries():
     """Adapters and the modules that they need, without the libraries beside TensorFlow."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -40,7 +30,7 @@ def libraries():
     names = sorted(path.parent.name for path in ROOT.glob("reverb/adapters/*/__init__.py"))
     for name in names:
         if f"{name.replace('_', '-')}-" not in beside_tensorflow:
-            (requirement,) = extras()[name]
+            (requirement,) = EXTRAS[name]
             yield name, re.split(r"[^\w-]", requirement)[0].replace("-", "_")
 
 
@@ -54,7 +44,7 @@ def test_an_adapter_says_what_to_install(name, module):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{module} reverb.adapters.{name} needs ")
     # The library itself, which can be installed whatever this package was installed from.
-    (requirement,) = extras()[name]
+    (requirement,) = EXTRAS[name]
     assert f"pip install '{requirement}'" in done.stdout
 
 
@@ -67,7 +57,7 @@ def test_an_adapter_says_what_to_install(name, module):
     ],
 )
 def test_other_texts_name_the_requirement_of_the_extra(extra, source):
-    (requirement,) = extras()[extra]
+    (requirement,) = EXTRAS[extra]
     assert f"pip install '{requirement}'" in (ROOT / source).read_text(encoding="utf-8")
 
 
@@ -75,7 +65,7 @@ def test_other_texts_name_the_requirement_of_the_extra(extra, source):
 def test_formats_of_datasets_name_the_requirement_of_the_extra(name):
     files = (ROOT / "reverb" / "datasets" / "formats").glob("*.py")
     sources = "".join(it.read_text(encoding="utf-8") for it in files)
-    assert f'"{extras()[name][0]}"' in sources
+    assert f'"{EXTRAS[name][0]}"' in sources
 
 
 def test_no_text_installs_an_extra_of_a_release():

@@ -2,17 +2,11 @@
 """The notebooks open in Colab, at the address in pyproject.toml, and install only there."""
 
 import json
-import pathlib
-import sys
 
 import pytest
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    from pip._vendor import tomli as tomllib
+from support.sources import ROOT, project
 
-ROOT = pathlib.Path(__file__).parents[2]
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 
 
@@ -24,8 +18,7 @@ def cells(path):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 class TestNotebooks:
     def test_the_badge_has_the_address_of_the_project(self, path):
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        repository = project["urls"]["Repository"].removeprefix("https://github.com/")
+        repository = project()["urls"]["Repository"].removeprefix("https://github.com/")
         address = f"https://colab.research.google.com/github/{repository}/blob/main/notebooks"
         assert f"({address}/{path.name})" in cells(path)[0][1]
         assert "after the first release" in cells(path)[0][1]

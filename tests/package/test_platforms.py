@@ -1,25 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Systems, Pythons and TensorFlow releases that documents claim are those that are tested."""
 
-import pathlib
 import re
-import sys
 
-import pytest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    from pip._vendor import tomli as tomllib
-
-ROOT = pathlib.Path(__file__).parents[2]
+from support.sources import ROOT, project
 
 
 def read(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
+PROJECT = project()
 
 
 def classified(prefix):
@@ -56,20 +47,10 @@ def test_the_pythons_are_those_with_tests():
     assert versions(more) <= tested
 
 
-def test_the_oldest_python_is_the_required_one():
-    minors = [int(it) for it in classified("Programming Language :: Python :: 3.")]
-    assert PROJECT["requires-python"] == f">=3.{min(minors)}"
-
-
-@pytest.mark.parametrize("page", ["docs/install.md", "docs/howto/tensorflow.md"])
-def test_the_tensorflows_are_those_with_tests(page):
+def test_the_tensorflows_are_those_with_tests():
     (releases,) = re.findall(r"^TF \?= (.*)", read("Makefile"), re.MULTILINE)
-    if page == "docs/install.md":
-        (text,) = [row[1] for row in rows(page) if row[1].startswith("TensorFlow 2")][:1]
-        oldest, _, tested = text.partition(" or later ")
-        (extra,) = PROJECT["optional-dependencies"]["tensorflow"]
-        assert extra == f"tensorflow>={oldest.removeprefix('TensorFlow ')}"
-        assert versions(tested) == versions(releases)
-    else:
-        tested = [row[0] for row in rows(page) if re.match(r"2\.\d+\.\d", row[0])]
-        assert versions(" ".join(tested)) == versions(releases)
+    text = next(row[1] for row in rows("docs/install.md") if row[1].startswith("TensorFlow 2"))
+    oldest, _, tested = text.partition(" or later ")
+    (extra,) = PROJECT["optional-dependencies"]["tensorflow"]
+    assert extra == f"tensorflow>={oldest.removeprefix('TensorFlow ')}"
+    assert versions(tested) == versions(releases)

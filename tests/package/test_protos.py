@@ -3,14 +3,12 @@
 
 import importlib
 import pickle
-import subprocess
-import sys
-import textwrap
 
 import pytest
 from google.protobuf import descriptor_pool
 
 from reverb.core import protos
+from support.programs import run_fresh
 
 OLD_MODULES = {
     "reverb.cc.schema_pb2": [
@@ -84,7 +82,7 @@ def test_the_default_pool_is_left_to_others():
 
 def test_a_library_may_use_the_names_in_the_default_pool():
     # TensorFlow registers `tensorflow.TensorProto`, in another file and with other fields.
-    program = textwrap.dedent("""
+    program = """
         from google.protobuf import descriptor_pb2, descriptor_pool
         from reverb.core import protos
 
@@ -97,16 +95,13 @@ def test_a_library_may_use_the_names_in_the_default_pool():
         descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
         protos.StructuredValue(tensor_value={"dtype": 1})
         print("ok")
-    """)
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert result.stdout == "ok\n", result.stderr
+    """
+    assert run_fresh(program) == ["ok"]
 
 
 def test_a_message_in_a_field_can_be_pickled_in_a_fresh_process():
     # Its class was made by the field, and no program has named it.
-    program = textwrap.dedent("""
+    program = """
         import gc, pickle
         from reverb import testing
 
@@ -115,8 +110,5 @@ def test_a_message_in_a_field_can_be_pickled_in_a_fresh_process():
         info = testing.table().info
         assert pickle.loads(pickle.dumps(info)) == info
         print("ok")
-    """)
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert result.stdout == "ok\n", result.stderr
+    """
+    assert run_fresh(program) == ["ok"]

@@ -2,8 +2,20 @@
 """The sources of a wheel."""
 
 import pathlib
+import sys
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    from pip._vendor import tomli as tomllib
 
 ROOT = pathlib.Path(__file__).parents[2]
+
+
+def project() -> dict[str, Any]:
+    """The table `project` of `pyproject.toml`."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def newest_source_time() -> float:
