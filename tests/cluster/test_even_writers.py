@@ -10,10 +10,10 @@ import pytest
 
 import reverb
 from reverb import testing
+from support.every_writer import EVERY_WRITER
 from support.waiting import DEADLINE_S
 
 NUM_SHARDS = 4
-KINDS = ["trajectory", "batched", "sequence", "structured", "legacy"]
 
 
 def table(max_size=1_000):
@@ -55,38 +55,16 @@ def group(start):
     return lambda **options: Group(start, **options)
 
 
-def write_one(client, kind="trajectory"):
+def write_one(client):
     """Writes an item, and leaves the writer open."""
-    if kind == "trajectory":
-        writer = client.trajectory_writer(1)
-        writer.append([np.zeros(1)])
-        writer.create_item("t", 1.0, [writer.history[0][-1:]])
-    elif kind == "batched":
-        writer = client.batched_trajectory_writer(1, 1)
-        writer.append([np.zeros((1, 1))])
-        writer.create_items("t", np.ones(1), [writer.history[0][-1:]])
-    elif kind == "sequence":
-        writer = client.sequence_writer("t", 1)
-        writer.append([np.zeros(1)])
-    elif kind == "structured":
-        pattern = reverb.structured_writer.pattern_from_transform(
-            reverb.structured_writer.create_reference_step([None]), lambda ref: [ref[0][-1]]
-        )
-        writer = client.structured_writer([reverb.structured_writer.create_config(pattern, "t")])
-        writer.append([np.zeros(1)])
-    else:
-        writer = client.writer(1)
-        writer.append([np.zeros(1)])
-        writer.create_item("t", 1, 1.0)
-    writer.flush()
-    return writer
+    return EVERY_WRITER["trajectory_writer"](client, "t")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("write", EVERY_WRITER.values(), ids=EVERY_WRITER)
 @pytest.mark.parametrize("coordinated", [True, False], ids=["group", "list"])
-def test_writers_of_many_programs_are_spread(group, kind, coordinated):
+def test_writers_of_many_programs_are_spread(group, write, coordinated):
     made = group(coordinated=coordinated)
-    writers = [write_one(made.client(), kind) for _ in range(2 * NUM_SHARDS)]
+    writers = [write(made.client(), "t") for _ in range(2 * NUM_SHARDS)]
     assert made.sizes() == [2] * NUM_SHARDS
     assert len({id(writer) for writer in writers}) == 2 * NUM_SHARDS, "all were open until here"
 

@@ -136,13 +136,6 @@ def test_items_of_the_others_can_be_read(group, how, tmp_path):
         next(client.scan("t"))
 
 
-def test_a_dead_shard_is_a_state(group):
-    group.programs[1].signal(signal.SIGKILL)
-    code, out, _, took = group.run("why")
-    assert (code, took < SOON_S) == (5, True)
-    assert f"Shard 1 ({group.places[1]}) does not answer" in out
-
-
 @pytest.mark.parametrize("name", CHANGES)
 def test_nothing_is_changed_then_or_later(group, name):
     if name == "resume":

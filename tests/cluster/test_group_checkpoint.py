@@ -49,6 +49,15 @@ def save(root, shards):
     return save
 
 
+class Dead:
+    """A client of a shard that does not answer."""
+
+    def checkpoint(self):
+        raise reverb.errors.UnavailableError("connection refused")
+
+    checkpoint_status = checkpoint
+
+
 def fill(shards, counts):
     for index, count in enumerate(counts):
         for number in range(count):
@@ -142,13 +151,6 @@ def test_shards_alone_have_their_latest_complete_checkpoint(root, shards):
 def test_a_shard_that_fails_is_named_and_the_group_before_stays(root, shards, save):
     before = save()
 
-    class Dead:
-        def checkpoint(self):
-            raise reverb.errors.UnavailableError("connection refused")
-
-        def checkpoint_status(self):
-            raise reverb.errors.UnavailableError("connection refused")
-
     with pytest.raises(FailedPreconditionError) as caught:
         save(shards={**shards, 7: Dead()})
     assert str(caught.value) == (
@@ -196,13 +198,6 @@ def test_the_coordinator_is_frozen_until_all_have_their_moment(shards, save):
 
 
 def test_it_is_unfrozen_when_a_shard_fails(save):
-    class Dead:
-        def checkpoint(self):
-            raise reverb.errors.UnavailableError("gone")
-
-        def checkpoint_status(self):
-            raise reverb.errors.UnavailableError("gone")
-
     events = []
     with pytest.raises(FailedPreconditionError):
         save(shards={0: Dead()}, freeze=lambda: None, unfreeze=lambda: events.append("unfrozen"))

@@ -10,6 +10,7 @@ import pytest
 
 import reverb
 from reverb import testing
+from support.every_writer import EVERY_WRITER
 from support.hosts import HOSTS
 from support.waiting import Background
 
@@ -212,40 +213,12 @@ def test_items_of_a_writer_are_on_one_shard(group):
     np.testing.assert_array_equal(np.diff(x, axis=1), 1)
 
 
-@pytest.mark.parametrize("kind", ["trajectory", "batched", "sequence", "structured", "legacy"])
-def test_all_writers_reach_the_group(group, kind):
+@pytest.mark.parametrize("write", EVERY_WRITER.values(), ids=EVERY_WRITER)
+def test_all_writers_reach_the_group(group, write):
     made = group()
-    client = made.client
-    if kind == "trajectory":
-        with client.trajectory_writer(1) as writer:
-            for i in range(50):
-                writer.append([np.int64(i)])
-                writer.create_item("t", 1.0, [writer.history[0][-1:]])
-    elif kind == "batched":
-        with client.batched_trajectory_writer(5, 1) as writer:
-            for i in range(10):
-                writer.append([np.full(5, i)])
-                writer.create_items("t", np.ones(5), [writer.history[0][-1:]])
-    elif kind == "sequence":
-        with client.sequence_writer("t", 2, batch_size=10) as writer:
-            for i in range(6):
-                writer.append([np.full(10, i)], is_last=np.zeros(10, bool))
-    elif kind == "structured":
-        pattern = reverb.structured_writer.pattern_from_transform(
-            reverb.structured_writer.create_reference_step([None]), lambda ref: [ref[0][-1]]
-        )
-        config = reverb.structured_writer.create_config(pattern, "t")
-        writer = client.structured_writer([config])
-        for i in range(50):
-            writer.append([np.int64(i)])
-        writer.flush()
-    else:
-        with client.writer(1) as writer:
-            for i in range(50):
-                writer.append([np.int64(i)])
-                writer.create_item("t", 1, 1.0)
+    write(made.client, "t", 50)
     assert sum(made.sizes()) == 50
-    assert len(list(client.scan("t"))) == 50
+    assert len(list(made.client.scan("t"))) == 50
 
 
 def test_the_info_of_a_group_is_the_sum(group):

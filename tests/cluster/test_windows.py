@@ -91,40 +91,6 @@ def test_a_request_waits_for_a_window_at_any_shard(client, servers, background):
     assert call.result().data[0].shape == (2, 200)
 
 
-def test_a_group_of_full_tables_without_the_window_is_an_error():
-    with contextlib.ExitStack() as stack:
-        made = [
-            stack.enter_context(reverb.Server([table("t", reverb.selectors.Uniform(), max_size=1)]))
-            for _ in range(2)
-        ]
-        for server in made:
-            server.localhost_client().insert_sequence([np.arange(3)], {"t": 1.0})
-        places = ",".join(f"localhost:{server.port}" for server in made)
-        client = reverb.Client(f"shards:///{places}", connect_timeout_s=10)
-        with pytest.raises(InvalidArgumentError, match="The table is full"):
-            client.sample_batch("t", 2, window=WINDOW)
-
-
-def test_a_refusal_of_distinct_items_says_nothing_of_windows():
-    """A shard with too few items was taken for one without the window, and left out."""
-    with contextlib.ExitStack() as stack:
-        made = [
-            stack.enter_context(reverb.Server([table("t", reverb.selectors.Uniform())]))
-            for _ in range(2)
-        ]
-        for shard, (server, count) in enumerate(zip(made, (10, 20), strict=True)):
-            for _ in range(count):
-                data = [1_000 * shard + np.arange(9)]
-                server.localhost_client().insert_sequence(data, {"t": 1.0})
-        places = ",".join(f"localhost:{server.port}" for server in made)
-        client = reverb.Client(f"shards:///{places}", connect_timeout_s=10)
-        for _ in range(20):
-            with contextlib.suppress(InvalidArgumentError):
-                client.sample_batch("t", 15, window=WINDOW, distinct=True)
-            numbers = client.sample_batch("t", 500, window=WINDOW).data[0][:, 0] // 1_000
-            assert set(numbers) == {0, 1}
-
-
 class TestGroupOfTwo:
     """A group of two shards that a test fills as it likes."""
 
@@ -142,6 +108,27 @@ class TestGroupOfTwo:
                 return client, [server.localhost_client() for server in made]
 
             yield make
+
+    @on_both_hosts
+    def test_full_tables_without_the_window_are_an_error(self, make):
+        client, shards = make(max_size=1)
+        for shard in shards:
+            shard.insert_sequence([np.arange(3)], {"t": 1.0})
+        with pytest.raises(InvalidArgumentError, match="The table is full"):
+            client.sample_batch("t", 2, window=WINDOW)
+
+    @on_both_hosts
+    def test_a_refusal_of_distinct_items_says_nothing_of_windows(self, make):
+        """A shard with too few items was taken for one without the window, and left out."""
+        client, shards = make()
+        for number, (shard, count) in enumerate(zip(shards, (10, 20), strict=True)):
+            for _ in range(count):
+                shard.insert_sequence([1_000 * number + np.arange(9)], {"t": 1.0})
+        for _ in range(20):
+            with contextlib.suppress(InvalidArgumentError):
+                client.sample_batch("t", 15, window=WINDOW, distinct=True)
+            numbers = client.sample_batch("t", 500, window=WINDOW).data[0][:, 0] // 1_000
+            assert set(numbers) == {0, 1}
 
     @on_both_hosts
     def test_items_that_cannot_be_stacked_are_no_missing_window(self, make):
