@@ -6,12 +6,8 @@
 without it.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -21,7 +17,7 @@ from support.package_workers import Worker
 _HERE = pathlib.Path(__file__).parent
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Skips what needs the peer when there is none."""
     if PEER_PYTHON:
         return
@@ -34,11 +30,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def start_worker() -> Iterator[Callable[[str], Worker]]:
+def start_worker():
     """Starts a process with one of the packages; it ends with the session."""
     started = []
 
-    def start(package: str) -> Worker:
+    def start(package):
         python = {"ours": sys.executable, "peer": PEER_PYTHON}[package]
         started.append(Worker(package, python))
         return started[-1]
@@ -49,11 +45,11 @@ def start_worker() -> Iterator[Callable[[str], Worker]]:
 
 
 @pytest.fixture(scope="session")
-def worker_of(start_worker: Callable[[str], Worker]) -> Callable[[str, str], Worker]:
+def worker_of(start_worker):
     """Returns the one process of a package for a role (`client`, `server`, ...)."""
     workers: dict[tuple[str, str], Worker] = {}
 
-    def get(package: str, role: str) -> Worker:
+    def get(package, role):
         if (package, role) not in workers or not workers[package, role].alive:
             workers[package, role] = start_worker(package)
         return workers[package, role]
@@ -62,11 +58,11 @@ def worker_of(start_worker: Callable[[str], Worker]) -> Callable[[str, str], Wor
 
 
 @pytest.fixture
-def serve(worker_of: Callable[[str, str], Worker]) -> Iterator[Callable[..., str]]:
+def serve(worker_of):
     """Starts a server of a package, in a process of its own, and returns its address."""
     used = []
 
-    def start(package: str, *tables: dict[str, Any], port: int | None = None) -> str:
+    def start(package, *tables, port=None):
         worker = worker_of(package, "server")
         used.append(worker)
         return f"localhost:{worker.call('start_server', tables=list(tables or ({},)), port=port)}"

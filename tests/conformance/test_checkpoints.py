@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from conformance.peer_programs.scenarios import SCENARIOS, TABLE
 from reverb import testing
 from reverb.cluster import group_checkpoint
 from support.checkpoints import on_disk
-from support.package_workers import Worker, WorkerError
+from support.package_workers import WorkerError
 from support.wire import messages
 from support.wire.wire_client import WireClient
 
@@ -31,11 +30,9 @@ both_ways = pytest.mark.parametrize(
     ("saver", "loader"), [("peer", "ours"), ("ours", "peer")], ids=["load theirs", "they load ours"]
 )
 
-StartAt = Callable[..., tuple[Worker, str]]
-
 
 @pytest.fixture
-def start_at(worker_of: Callable[[str, str], Worker]) -> Iterator[StartAt]:
+def start_at(worker_of):
     """`worker, address = start_at(package, root, tables)`; a package has one server at a time.
 
     This package takes the settings of the checkpoint, as dm-reverb does, unless `checkpoints` says
@@ -43,9 +40,7 @@ def start_at(worker_of: Callable[[str, str], Worker]) -> Iterator[StartAt]:
     """
     used = []
 
-    def start(
-        package: str, root: pathlib.Path, tables: list[dict[str, Any]], **checkpoints: Any
-    ) -> tuple[Worker, str]:
+    def start(package, root, tables, **checkpoints):
         worker = worker_of(package, "server")
         used.append(worker)
         if package == "ours":
@@ -60,12 +55,12 @@ def start_at(worker_of: Callable[[str, str], Worker]) -> Iterator[StartAt]:
             worker.call("stop_server")
 
 
-def bare(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def bare(tables):
     """Tables of the same names, with the settings of nobody."""
     return [{"name": table["name"]} for table in tables]
 
 
-def written() -> list[tuple[str, str]]:
+def written():
     """Scenarios, and the package that writes them."""
     left_out = {
         # Too large to be tried so often; `one_big_chunk` is large too.
@@ -79,15 +74,7 @@ def written() -> list[tuple[str, str]]:
 
 @both_ways
 @pytest.mark.parametrize(("scenario", "writer"), written())
-def test_items_come_back_as_written(
-    saver: str,
-    loader: str,
-    writer: str,
-    scenario: str,
-    start_at: StartAt,
-    worker_of: Callable[[str, str], Worker],
-    tmp_path: pathlib.Path,
-) -> None:
+def test_items_come_back_as_written(saver, loader, writer, scenario, start_at, worker_of, tmp_path):
     _, address = start_at(saver, tmp_path, [{}])
     client = worker_of(writer, "client")
     client.call("write", address=address, scenario=scenario)
@@ -98,9 +85,7 @@ def test_items_come_back_as_written(
     assert [sample["columns"] for sample in drained] == expected
 
 
-def test_they_load_every_part_of_a_group(
-    start_at: StartAt, worker_of: Callable[[str, str], Worker], tmp_path: pathlib.Path
-) -> None:
+def test_they_load_every_part_of_a_group(start_at, worker_of, tmp_path):
     with contextlib.ExitStack() as stack:
         shards = {}
         for index in range(3):
@@ -159,7 +144,7 @@ TABLES: list[dict[str, Any]] = [
 FILLED = [table["name"] for table in TABLES if table["name"] not in ("signed", "empty")]
 
 
-def fill(client: Worker, address: str, first: int = 0) -> None:
+def fill(client, address, first=0):
     """Items, samples, new priorities, deletes: so that no counter is zero."""
     for value in range(first, first + 8):
         priorities = {name: 1.0 + (value * 7 % 5) / 4 for name in FILLED}
@@ -174,13 +159,7 @@ def fill(client: Worker, address: str, first: int = 0) -> None:
 
 
 @both_ways
-def test_tables_of_every_kind(
-    saver: str,
-    loader: str,
-    start_at: StartAt,
-    worker_of: Callable[[str, str], Worker],
-    tmp_path: pathlib.Path,
-) -> None:
+def test_tables_of_every_kind(saver, loader, start_at, worker_of, tmp_path):
     client = worker_of("peer", "client")
     _, address = start_at(saver, tmp_path, TABLES)
     fill(client, address)
@@ -205,14 +184,7 @@ ORDERED = ["fifo", "lifo", "max heap", "min heap", "queue", "stack", "ratio"]
 
 @both_ways
 @pytest.mark.parametrize("name", ORDERED)
-def test_the_order_of_sampling_stays(
-    saver: str,
-    loader: str,
-    name: str,
-    start_at: StartAt,
-    worker_of: Callable[[str, str], Worker],
-    tmp_path: pathlib.Path,
-) -> None:
+def test_the_order_of_sampling_stays(saver, loader, name, start_at, worker_of, tmp_path):
     client = worker_of("peer", "client")
     _, address = start_at(saver, tmp_path, TABLES)
     fill(client, address)
@@ -228,14 +200,7 @@ def test_the_order_of_sampling_stays(
 
 @both_ways
 @pytest.mark.parametrize("name", ["prioritized", "flat", "uniform"])
-def test_probabilities_stay(
-    saver: str,
-    loader: str,
-    name: str,
-    start_at: StartAt,
-    worker_of: Callable[[str, str], Worker],
-    tmp_path: pathlib.Path,
-) -> None:
+def test_probabilities_stay(saver, loader, name, start_at, worker_of, tmp_path):
     client = worker_of("peer", "client")
     _, address = start_at(saver, tmp_path, TABLES)
     fill(client, address)
@@ -250,9 +215,7 @@ def test_probabilities_stay(
         assert seen[1][key] == pytest.approx(probability, rel=1e-12)
 
 
-def test_different_chunks_of_one_key_stay_apart(
-    start_at: StartAt, worker_of: Callable[[str, str], Worker], tmp_path: pathlib.Path
-) -> None:
+def test_different_chunks_of_one_key_stay_apart(start_at, worker_of, tmp_path):
     """Two writers drew the same key; the original would load the first chunk for both items."""
     _, address = start_at("ours", tmp_path, [{}])
     with WireClient(address) as wire:
@@ -270,9 +233,7 @@ def test_different_chunks_of_one_key_stay_apart(
     assert [sample["columns"] for sample in drained] == [[encode(column)] for column in expected]
 
 
-def test_a_client_of_the_other_kind_saves_and_hears_errors(
-    start_at: StartAt, worker_of: Callable[[str, str], Worker], tmp_path: pathlib.Path
-) -> None:
+def test_a_client_of_the_other_kind_saves_and_hears_errors(start_at, worker_of, tmp_path):
     for saver, caller in [("ours", "peer"), ("peer", "ours")]:
         client = worker_of(caller, "client")
         root = tmp_path / saver
@@ -287,15 +248,13 @@ def test_a_client_of_the_other_kind_saves_and_hears_errors(
         assert "ValueError" in caught.value.types
 
 
-def test_the_peer_cannot_tell_how_saving_goes(start_at: StartAt, tmp_path: pathlib.Path) -> None:
+def test_the_peer_cannot_tell_how_saving_goes(start_at, tmp_path):
     _, address = start_at("peer", tmp_path, [{}])
     with pytest.raises(reverb.errors.UnimplementedError):
         reverb.Client(address).checkpoint_status()
 
 
-def test_there_and_back_again(
-    start_at: StartAt, worker_of: Callable[[str, str], Worker], tmp_path: pathlib.Path
-) -> None:
+def test_there_and_back_again(start_at, worker_of, tmp_path):
     """Each package takes over from the other, goes on, and saves in the same directory."""
     client = worker_of("peer", "client")
     expected = None
@@ -312,9 +271,7 @@ def test_there_and_back_again(
     assert (counts.insert_count, counts.sample_count) == (32, 16)
 
 
-def test_the_sample_holds_the_same_in_both(
-    start_at: StartAt, worker_of: Callable[[str, str], Worker], tmp_path: pathlib.Path
-) -> None:
+def test_the_sample_holds_the_same_in_both(start_at, worker_of, tmp_path):
     names = ["fifo", "empty", "prio"]
     on_disk.write(tmp_path / "1", on_disk.read(SAMPLE))
     client = worker_of("peer", "client")
@@ -328,7 +285,7 @@ def test_the_sample_holds_the_same_in_both(
     assert len(items[0]) == 4
 
 
-def old_layouts() -> dict[str, tuple[on_disk.Stored, bool]]:
+def old_layouts():
     """Checkpoints of all layouts that were ever written, and whether they are compressed."""
     new = on_disk.simple([5, 6, 7, 8])
     for at, item in enumerate(new.items):
@@ -360,12 +317,7 @@ def old_layouts() -> dict[str, tuple[on_disk.Stored, bool]]:
 
 
 @pytest.mark.parametrize("layout", old_layouts())
-def test_old_layouts_hold_the_same_in_both(
-    layout: str,
-    start_at: StartAt,
-    worker_of: Callable[[str, str], Worker],
-    tmp_path: pathlib.Path,
-) -> None:
+def test_old_layouts_hold_the_same_in_both(layout, start_at, worker_of, tmp_path):
     stored, compressed = old_layouts()[layout]
     on_disk.write(tmp_path / "1", stored, compressed=compressed)
     client = worker_of("peer", "client")
@@ -382,13 +334,7 @@ def test_old_layouts_hold_the_same_in_both(
     ("case", "parent"),
     [("unknown table", "ValueError"), ("duplicate key", "RuntimeError")],
 )
-def test_both_refuse_the_same(
-    case: str,
-    parent: str,
-    start_at: StartAt,
-    worker_of: Callable[[str, str], Worker],
-    tmp_path: pathlib.Path,
-) -> None:
+def test_both_refuse_the_same(case, parent, start_at, worker_of, tmp_path):
     stored = on_disk.simple([1, 2], "nope" if case == "unknown table" else "table")
     if case == "duplicate key":
         stored.items[1].key = stored.items[0].key
@@ -399,13 +345,11 @@ def test_both_refuse_the_same(
         assert parent in caught.value.types
 
 
-def test_checkpoints_of_a_server_with_a_name(
-    start_at: StartAt, worker_of: Callable[[str, str], Worker], tmp_path: pathlib.Path
-) -> None:
+def test_checkpoints_of_a_server_with_a_name(start_at, worker_of, tmp_path):
     """dm-reverb loads them; what it saves has no name, so it is loaded without one or as asked."""
     client = worker_of("ours", "client")
 
-    def num_items(address: str) -> int:
+    def num_items(address):
         return len(client.call("drain", address=address, table=TABLE))
 
     _, address = start_at("ours", tmp_path, [{}], name="a")

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `reverb` and servers of dm-reverb."""
 
-from __future__ import annotations
-
 import json
-import pathlib
-from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +10,7 @@ from reverb import command
 
 
 @pytest.fixture
-def address(serve: Callable[..., str]) -> str:
+def address(serve):
     """A server of dm-reverb with one item."""
     address = serve("peer", {"name": "table"})
     reverb.Client(address).insert([1.0], {"table": 2.0})
@@ -22,7 +18,7 @@ def address(serve: Callable[..., str]) -> str:
 
 
 @pytest.mark.conformance
-def test_its_counters_are_inspected(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_counters_are_inspected(address, capsys):
     assert command.main(["inspect", address, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["tables"]["table"]["size"] == 1
@@ -32,9 +28,7 @@ def test_its_counters_are_inspected(address: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.conformance
-def test_its_items_cannot_be_exported(
-    address: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_items_cannot_be_exported(address, tmp_path, capsys):
     options = ["--table=table", "--format=npz", f"--output={tmp_path / 'out'}"]
     assert command.main(["export", address, *options]) == 1
     assert "it is a server of dm-reverb" in capsys.readouterr().err

@@ -1,18 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changing priorities, resetting, information, errors and timeouts between the two packages."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from support.compared_packages import PAIRS_WITH_OURS
-from support.package_workers import Worker, WorkerError
-
-Serve = Callable[..., str]
-WorkerOf = Callable[[str, str], Worker]
+from support.package_workers import WorkerError
 
 _PAIRS = [
     *PAIRS_WITH_OURS,
@@ -42,19 +34,17 @@ _TABLES = [
 
 
 @pytest.fixture
-def caller(client: str, worker_of: WorkerOf) -> Worker:
+def caller(client, worker_of):
     """The process of the client."""
     return worker_of(client, "client")
 
 
-def _read(caller: Worker, address: str, count: int) -> list[dict[str, Any]]:
+def _read(caller, address, count):
     return caller.call("read", address=address, count=count, how="sample")
 
 
 @both_ways
-def test_server_info_says_the_same_to_both_clients(
-    client: str, server: str, caller: Worker, serve: Serve, worker_of: WorkerOf
-) -> None:
+def test_server_info_says_the_same_to_both_clients(client, server, caller, serve, worker_of):
     address = serve(server, *_TABLES)
     caller.call("insert", address=address, values=[1, 2], priorities={"heap": 1.0, "queue": 2.0})
     info = caller.call("server_info", address=address)
@@ -75,7 +65,7 @@ def test_server_info_says_the_same_to_both_clients(
 
 
 @pytest.mark.conformance
-def test_both_servers_say_the_same(serve: Serve, worker_of: WorkerOf) -> None:
+def test_both_servers_say_the_same(serve, worker_of):
     caller = worker_of("peer", "client")
     infos = []
     for server in ("ours", "peer"):
@@ -86,9 +76,7 @@ def test_both_servers_say_the_same(serve: Serve, worker_of: WorkerOf) -> None:
 
 
 @both_ways
-def test_priorities_change_and_deletes_come_first(
-    client: str, server: str, caller: Worker, serve: Serve
-) -> None:
+def test_priorities_change_and_deletes_come_first(client, server, caller, serve):
     address = serve(server, {"sampler": "MaxHeap"})
     caller.call("insert", address=address, values=[0, 1, 2], priorities={"table": 1.0})
     (first,) = _read(caller, address, 1)
@@ -108,7 +96,7 @@ def test_priorities_change_and_deletes_come_first(
 
 
 @both_ways
-def test_reset_empties_a_table(client: str, server: str, caller: Worker, serve: Serve) -> None:
+def test_reset_empties_a_table(client, server, caller, serve):
     address = serve(server)
     caller.call("insert", address=address, values=[0, 1], priorities={"table": 1.0})
     caller.call("reset", address=address, table="table")
@@ -129,14 +117,8 @@ def test_reset_empties_a_table(client: str, server: str, caller: Worker, serve: 
     ids=["reset", "mutate", "insert"],
 )
 def test_an_unknown_table_has_the_error_that_programs_catch(
-    client: str,
-    server: str,
-    caller: Worker,
-    serve: Serve,
-    call: str,
-    arguments: dict[str, Any],
-    parent: str,
-) -> None:
+    client, server, caller, serve, call, arguments, parent
+):
     address = serve(server)
     with pytest.raises(WorkerError) as caught:
         caller.call(call, address=address, **arguments)
@@ -145,9 +127,7 @@ def test_an_unknown_table_has_the_error_that_programs_catch(
 
 @both_ways
 @pytest.mark.parametrize("priority", [float("nan"), -1.0])
-def test_a_prioritized_table_refuses_a_bad_priority(
-    client: str, server: str, caller: Worker, serve: Serve, priority: float
-) -> None:
+def test_a_prioritized_table_refuses_a_bad_priority(client, server, caller, serve, priority):
     address = serve(server, {"sampler": "Prioritized 1"})
     caller.call("insert", address=address, values=[1], priorities={"table": 1.0})
     (before,) = _read(caller, address, 1)
@@ -161,9 +141,7 @@ def test_a_prioritized_table_refuses_a_bad_priority(
 
 
 @both_ways
-def test_items_unpack_in_the_structure_of_the_signature(
-    client: str, server: str, caller: Worker, serve: Serve
-) -> None:
+def test_items_unpack_in_the_structure_of_the_signature(client, server, caller, serve):
     signature = {"dict": {"value": {"list": [{"spec": [[None], "int64", None]}]}}}
     address = serve(server, {"signature": signature})
     caller.call("insert", address=address, values=[5], priorities={"table": 1.0})
@@ -173,9 +151,7 @@ def test_items_unpack_in_the_structure_of_the_signature(
 
 
 @both_ways
-def test_wrong_items_are_refused_by_the_signature(
-    client: str, server: str, caller: Worker, serve: Serve
-) -> None:
+def test_wrong_items_are_refused_by_the_signature(client, server, caller, serve):
     signature = {"list": [{"spec": [[None], "float32", None]}]}
     address = serve(server, {"signature": signature})
     with pytest.raises(WorkerError) as caught:

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A batch that cannot be stacked, from servers that know of it and from those that do not."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -13,7 +9,7 @@ from support.compared_packages import PACKAGES
 
 
 @pytest.mark.parametrize("server", PACKAGES)
-def test_no_item_is_lost(server: str, serve: Callable[..., str]) -> None:
+def test_no_item_is_lost(server, serve):
     address = serve(server, {"max_times_sampled": 1, "limiter": ["Queue", 9], "max_size": 9})
     client = reverb.Client(address)
     for length in (1, 2, 3):

@@ -4,8 +4,6 @@
 gRPC's own library closes a connection on which it gets a few pings within minutes.
 """
 
-from __future__ import annotations
-
 import signal
 
 import pytest
@@ -26,8 +24,8 @@ _WAIT_SECONDS = 120
 
 
 def test_a_sampler_that_waits_for_two_minutes_gets_its_item(
-    serve, start_worker, worker_of, client: str, server: str
-) -> None:
+    serve, start_worker, worker_of, client, server
+):
     address = serve(server, {"max_times_sampled": 1})
     line = PingCounter(address)
     sampling: Worker = start_worker(client)
@@ -50,8 +48,8 @@ def test_a_sampler_that_waits_for_two_minutes_gets_its_item(
 
 
 def test_a_server_that_is_frozen_for_four_seconds_loses_nothing(
-    serve, start_worker, worker_of, client: str, server: str
-) -> None:
+    serve, start_worker, worker_of, client, server
+):
     address = serve(server, {"max_times_sampled": 1})
     frozen: Worker = worker_of(server, "server")
     peer: Worker = start_worker(client)

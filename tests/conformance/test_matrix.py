@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every writer of either package, through either server, to every reader of either package."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from conformance.peer_programs.arrays import encode
 from conformance.peer_programs.scenarios import SCENARIOS
-from support.package_workers import Worker
 
 # Only the peer reads through TensorFlow here; this package's datasets have their own tests.
 _READERS = [
@@ -27,7 +21,7 @@ _SERVERS = ["ours", "peer"]
 _ONE_READER_IS_ENOUGH = {"over_40_mib", "legacy_over_40_mib"}
 
 
-def _combinations() -> list[Any]:
+def _combinations():
     made = []
     for scenario in SCENARIOS:
         for writer in _WRITERS:
@@ -41,7 +35,7 @@ def _combinations() -> list[Any]:
     return made
 
 
-def _makes_sense(scenario: str, writer: str, reader: str, how: str) -> bool:
+def _makes_sense(scenario, writer, reader, how):
     if scenario == "strided_in_one_chunk" and writer == "peer":
         # The peer's writer stores a contiguous run instead (D-04 of its defects).
         return False
@@ -55,15 +49,7 @@ def _makes_sense(scenario: str, writer: str, reader: str, how: str) -> bool:
 
 
 @pytest.mark.parametrize(("scenario", "writer", "server", "reader", "how"), _combinations())
-def test_items_come_back_as_written(
-    scenario: str,
-    writer: str,
-    server: str,
-    reader: str,
-    how: str,
-    serve: Callable[..., str],
-    worker_of: Callable[[str, str], Worker],
-) -> None:
+def test_items_come_back_as_written(scenario, writer, server, reader, how, serve, worker_of):
     address = serve(server, {"max_times_sampled": 1})
     worker_of(writer, "client").call("write", address=address, scenario=scenario)
     expected = [[encode(column) for column in item] for item in SCENARIOS[scenario].items()]

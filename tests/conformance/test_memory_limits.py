@@ -1,27 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of memory, which dm-reverb does not know: its writers wait, its server loads the rest."""
 
-from __future__ import annotations
-
-import pathlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import reverb
 from reverb.errors import UnimplementedError
-from support.package_workers import Worker
 from support.waiting import Background, wait_until
-
-WorkerOf = Callable[[str, str], Worker]
 
 MIB = 2**20
 
 
 @pytest.mark.parametrize("package", ["ours", pytest.param("peer", marks=pytest.mark.conformance)])
 @pytest.mark.parametrize("limit", ["table", "server"])
-def test_a_producer_of_a_full_queue_waits(package: str, limit: str, worker_of: WorkerOf) -> None:
+def test_a_producer_of_a_full_queue_waits(package, limit, worker_of):
     # A message of dm-reverb's writers has up to 40 MiB.
     budget, count = (16 * MIB, 400) if limit == "table" else (128 * MIB, 1500)
     table, whole = (budget, None) if limit == "table" else (None, budget)
@@ -57,9 +50,7 @@ def test_a_producer_of_a_full_queue_waits(package: str, limit: str, worker_of: W
 
 
 @pytest.mark.conformance
-def test_the_peer_loads_a_table_with_a_limit_of_memory(
-    worker_of: WorkerOf, tmp_path: pathlib.Path
-) -> None:
+def test_the_peer_loads_a_table_with_a_limit_of_memory(worker_of, tmp_path):
     table: dict[str, Any] = {"name": "table", "ours": {"max_bytes": MIB, "when_full": "wait"}}
     ours, peer = worker_of("ours", "server"), worker_of("peer", "server")
     port = ours.call("start_server", tables=[table], checkpoints={"path": str(tmp_path)})
@@ -77,7 +68,7 @@ def test_the_peer_loads_a_table_with_a_limit_of_memory(
 
 
 @pytest.mark.conformance
-def test_the_peer_does_not_tell_its_status(worker_of: WorkerOf) -> None:
+def test_the_peer_does_not_tell_its_status(worker_of):
     peer = worker_of("peer", "server")
     port = peer.call("start_server", tables=[{"name": "table"}])
     with pytest.raises(UnimplementedError) as error:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every name of dm-reverb that a program may look for: it is here, or stands in a list with why."""
 
-from __future__ import annotations
-
 import ast
 import fnmatch
 import importlib
@@ -43,7 +41,7 @@ ACCEPTED = {
 
 
 @pytest.mark.conformance
-def test_no_name_is_missing_but_those_that_are_accepted() -> None:
+def test_no_name_is_missing_but_those_that_are_accepted():
     output = subprocess.run(
         [PEER_PYTHON, PROGRAM], cwd="/", capture_output=True, text=True, check=True
     ).stdout
@@ -61,7 +59,7 @@ def test_no_name_is_missing_but_those_that_are_accepted() -> None:
     assert idle == [], "these are here by now"
 
 
-def is_module(name: str) -> bool:
+def is_module(name):
     """Whether this package has a module of this name."""
     try:
         return importlib.util.find_spec(name) is not None
@@ -69,7 +67,7 @@ def is_module(name: str) -> bool:
         return False
 
 
-def defined_in(path: pathlib.Path) -> set[str]:
+def defined_in(path):
     """The names at the top of a file that cannot be imported, because TensorFlow is not here."""
     names: set[str] = set()
     for node in ast.parse(path.read_text()).body:
@@ -82,7 +80,7 @@ def defined_in(path: pathlib.Path) -> set[str]:
     return names
 
 
-def is_here(dotted: str, modules: set[str]) -> bool:
+def is_here(dotted, modules):
     """Whether this package has a name; members of what needs TensorFlow are believed."""
     parts = dotted.split(".")
     length = max(n for n in range(1, len(parts) + 1) if ".".join(parts[:n]) in modules)

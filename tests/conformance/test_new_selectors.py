@@ -1,19 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables with what dm-reverb does not have, before clients and servers of dm-reverb."""
 
-from __future__ import annotations
-
-import pathlib
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
 import reverb
 from reverb.core import protos
 from reverb.errors import UnimplementedError
-from support.package_workers import Worker
 
 pytestmark = pytest.mark.conformance
 
@@ -31,7 +24,7 @@ NEAREST = {
 }
 
 
-def tables() -> list[reverb.Table]:
+def tables():
     """A table of every kind."""
     prioritized = reverb.selectors.Prioritized
     samplers = {
@@ -55,7 +48,7 @@ def tables() -> list[reverb.Table]:
     ]
 
 
-def fill(client: reverb.Client) -> None:
+def fill(client):
     """Inserts items of every kind of priority."""
     for name in NEAREST:
         for value in range(ITEMS):
@@ -64,19 +57,19 @@ def fill(client: reverb.Client) -> None:
             client.insert([np.int64(value)], {name: priority}, removal_priorities=removal)
 
 
-def kind_of(info: dict[str, Any]) -> str | None:
+def kind_of(info):
     """The sampler of a table in dm-reverb."""
     options = bytes.fromhex(info["sampler_options"])
     return protos.KeyDistributionOptions.FromString(options).WhichOneof("distribution")
 
 
 @pytest.fixture
-def peer(worker_of: Callable[[str, str], Worker]) -> Worker:
+def peer(worker_of):
     """A process with dm-reverb."""
     return worker_of("peer", "client")
 
 
-def test_they_sample_from_tables_of_every_kind(peer: Worker) -> None:
+def test_they_sample_from_tables_of_every_kind(peer):
     with reverb.Server(tables()) as server:
         fill(server.localhost_client())
         for name in NEAREST:
@@ -86,7 +79,7 @@ def test_they_sample_from_tables_of_every_kind(peer: Worker) -> None:
             assert all(sample["info"]["table_size"] == ITEMS for sample in samples)
 
 
-def test_they_see_the_nearest_kind_that_they_have(peer: Worker) -> None:
+def test_they_see_the_nearest_kind_that_they_have(peer):
     with reverb.Server(tables()) as server:
         seen = peer.call("server_info", address=f"localhost:{server.port}")
     assert set(seen) == set(NEAREST)
@@ -94,7 +87,7 @@ def test_they_see_the_nearest_kind_that_they_have(peer: Worker) -> None:
         assert kind_of(seen[name]) == kind, name
 
 
-def test_they_write_to_tables_of_every_kind(peer: Worker) -> None:
+def test_they_write_to_tables_of_every_kind(peer):
     with reverb.Server(tables()) as server:
         client = server.localhost_client()
         for name in NEAREST:
@@ -104,9 +97,7 @@ def test_they_write_to_tables_of_every_kind(peer: Worker) -> None:
             assert client.sample_batch(name, 3).info.table_size.tolist() == [3] * 3
 
 
-def test_they_load_checkpoints_of_tables_of_every_kind(
-    worker_of: Callable[[str, str], Worker], peer: Worker, tmp_path: pathlib.Path
-) -> None:
+def test_they_load_checkpoints_of_tables_of_every_kind(worker_of, peer, tmp_path):
     checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
     with reverb.Server(tables(), checkpointer=checkpointer) as server:
         fill(server.localhost_client())
@@ -130,9 +121,7 @@ def test_they_load_checkpoints_of_tables_of_every_kind(
     loader.call("stop_server")
 
 
-def test_their_server_is_not_asked_for_what_it_does_not_know(
-    worker_of: Callable[[str, str], Worker],
-) -> None:
+def test_their_server_is_not_asked_for_what_it_does_not_know(worker_of):
     loader = worker_of("peer", "server")
     port = loader.call("start_server", tables=[{"name": "t", "sampler": "Prioritized 1.0"}])
     client = reverb.Client(f"localhost:{port}")

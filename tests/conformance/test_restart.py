@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server that stops or dies in the middle, and comes back on the same port."""
 
-from __future__ import annotations
-
 import socket
-from collections.abc import Callable
 
 import pytest
 
 from support.compared_packages import PAIRS_WITH_OURS
-from support.package_workers import Worker
 
 # The peer's channels wait up to 30 s before they try again.
 pytestmark = [
@@ -19,13 +15,11 @@ pytestmark = [
 
 _RESUME_SECONDS = 60
 
-StartWorker = Callable[[str], Worker]
-
 
 class Restartable:
     """A server process of its own on one port, started again and again."""
 
-    def __init__(self, package: str, start_worker: StartWorker) -> None:
+    def __init__(self, package, start_worker):
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             self._port = listener.getsockname()[1]
@@ -34,12 +28,12 @@ class Restartable:
         self.address = f"localhost:{self._port}"
         self.start()
 
-    def start(self) -> None:
+    def start(self):
         """Starts an empty server."""
         self._worker = self._start_worker(self._package)
         self._worker.call("start_server", tables=[{"max_times_sampled": 1}], port=self._port)
 
-    def restart(self, how: str) -> None:
+    def restart(self, how):
         """Ends the server, `stopped` or `killed`, and starts an empty one."""
         if how == "stopped":
             self._worker.call("stop_server")
@@ -48,21 +42,19 @@ class Restartable:
 
 
 @pytest.fixture
-def restartable(server: str, start_worker: StartWorker) -> Restartable:
+def restartable(server, start_worker):
     """The server of the test."""
     return Restartable(server, start_worker)
 
 
 @pytest.fixture
-def caller(client: str, start_worker: StartWorker) -> Worker:
+def caller(client, start_worker):
     """A process for the client alone, since a failure may leave it waiting."""
     return start_worker(client)
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_a_writer_goes_on(
-    client: str, server: str, how: str, caller: Worker, restartable: Restartable
-) -> None:
+def test_a_writer_goes_on(client, server, how, caller, restartable):
     caller.call("open_writer", address=restartable.address)
     caller.call("write_values", values=[1, 2])
     caller.call("flush_writer")
@@ -76,9 +68,7 @@ def test_a_writer_goes_on(
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_samples_go_on(
-    client: str, server: str, how: str, caller: Worker, restartable: Restartable
-) -> None:
+def test_samples_go_on(client, server, how, caller, restartable):
     writer = caller
     writer.call("insert", address=restartable.address, values=[1], priorities={"table": 1.0})
     caller.call("open_samples", address=restartable.address, count=2)
@@ -90,9 +80,7 @@ def test_samples_go_on(
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_a_dataset_goes_on(
-    client: str, server: str, how: str, caller: Worker, restartable: Restartable
-) -> None:
+def test_a_dataset_goes_on(client, server, how, caller, restartable):
     if client == "ours":
         pytest.skip("this package has no TensorFlow here; only the peer's datasets are tried")
     caller.call("insert", address=restartable.address, values=[1], priorities={"table": 1.0})

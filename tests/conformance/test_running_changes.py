@@ -1,18 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers of this package that change, pause, drain and restart, for clients of both packages."""
 
-from __future__ import annotations
-
-import pathlib
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import numpy as np
 import pytest
 
 import reverb
 from support.compared_packages import PACKAGES
-from support.package_workers import Worker
 from support.rolling_restart import RestartedServer, free_ports
 from support.waiting import Background, wait_until
 
@@ -37,13 +30,9 @@ tables: {
 }
 """
 
-Serve = Callable[..., str]
-StartWorker = Callable[[str], Worker]
-WorkerOf = Callable[[str, str], Worker]
-
 
 @pytest.fixture
-def restarted(tmp_path: pathlib.Path) -> Iterator[RestartedServer]:
+def restarted(tmp_path):
     """A server with a queue `table` that drains and saves before each restart."""
     server = RestartedServer(tmp_path / "checkpoints", free_ports(1)[0], _CONFIG)
     yield server
@@ -51,12 +40,12 @@ def restarted(tmp_path: pathlib.Path) -> Iterator[RestartedServer]:
 
 
 @pytest.fixture
-def caller(client: str, worker_of: WorkerOf) -> Worker:
+def caller(client, worker_of):
     """The process of the client."""
     return worker_of(client, "client")
 
 
-def _work_on(client: str, start_worker: StartWorker, address: str) -> list[Worker]:
+def _work_on(client, start_worker, address):
     """A writer and a reader of a queue that are at work."""
     writer, reader = start_worker(client), start_worker(client)
     writer.call("open_writer", address=address)
@@ -68,13 +57,11 @@ def _work_on(client: str, start_worker: StartWorker, address: str) -> list[Worke
     return [writer, reader]
 
 
-def _samples(server: RestartedServer) -> int:
+def _samples(server):
     return server.client().status().tables["table"].samples
 
 
-def test_a_drained_restart_loses_nothing_and_repeats_nothing(
-    client: str, start_worker: StartWorker, restarted: RestartedServer
-) -> None:
+def test_a_drained_restart_loses_nothing_and_repeats_nothing(client, start_worker, restarted):
     writer, reader = _work_on(client, start_worker, restarted.address)
     wait_until(lambda: _samples(restarted) > _COUNT // 20)
     restarted.restart()
@@ -88,9 +75,7 @@ def test_a_drained_restart_loses_nothing_and_repeats_nothing(
     assert restarted.client().server_info()["table"].current_size == 0
 
 
-def test_who_waits_goes_on_after_a_drained_restart(
-    client: str, start_worker: StartWorker, restarted: RestartedServer
-) -> None:
+def test_who_waits_goes_on_after_a_drained_restart(client, start_worker, restarted):
     writer, reader = start_worker(client), start_worker(client)
     ours = restarted.client()
     reader.call("open_samples", address=restarted.address, count=2)
@@ -111,9 +96,7 @@ def test_who_waits_goes_on_after_a_drained_restart(
     assert restarted.values("table") == [1000]
 
 
-def test_new_settings_are_the_only_change_in_the_table_info(
-    client: str, caller: Worker, serve: Serve
-) -> None:
+def test_new_settings_are_the_only_change_in_the_table_info(client, caller, serve):
     address = serve("ours", {"sampler": "Prioritized 0.8"}, {"name": "other"})
     caller.call("insert", address=address, values=[1, 2, 3], priorities={"table": 1.0})
     caller.call("open_writer", address=address)
@@ -148,13 +131,11 @@ def test_new_settings_are_the_only_change_in_the_table_info(
     assert caller.call("server_info", address=address)["table"]["current_size"] == 5
 
 
-def _differences(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+def _differences(one, other):
     return {name for name in one if one[name] != other[name]}
 
 
-def test_a_writer_and_a_reader_wait_while_the_table_is_paused(
-    client: str, start_worker: StartWorker, serve: Serve
-) -> None:
+def test_a_writer_and_a_reader_wait_while_the_table_is_paused(client, start_worker, serve):
     writer, reader = start_worker(client), start_worker(client)
     address = serve("ours", {"max_times_sampled": 1})
     ours = reverb.Client(address)
@@ -176,9 +157,7 @@ def test_a_writer_and_a_reader_wait_while_the_table_is_paused(
     writer.call("close_writer")
 
 
-def test_a_timeout_in_a_paused_table_ends_a_dataset(
-    client: str, caller: Worker, serve: Serve
-) -> None:
+def test_a_timeout_in_a_paused_table_ends_a_dataset(client, caller, serve):
     """As a closed rate limiter does: with what there was, and without an error."""
     if client == "ours":
         pytest.skip("this package has no TensorFlow here; only the peer's datasets are tried")
@@ -195,9 +174,7 @@ def test_a_timeout_in_a_paused_table_ends_a_dataset(
     assert caller.call("take", count=2) == [1, 1]
 
 
-def test_a_preload_shows_in_the_counters_as_samples_only(
-    client: str, caller: Worker, serve: Serve
-) -> None:
+def test_a_preload_shows_in_the_counters_as_samples_only(client, caller, serve):
     address = serve("ours", {"limiter": ["SampleToInsertRatio", 2.0, 1, 2.0]})
     ours = reverb.Client(address)
     with ours.rate_limiter_off("table"):
@@ -212,9 +189,7 @@ def test_a_preload_shows_in_the_counters_as_samples_only(
     caller.result()
 
 
-def test_a_checkpoint_during_a_preload_is_loaded_by_both(
-    client: str, start_worker: StartWorker, tmp_path: pathlib.Path
-) -> None:
+def test_a_checkpoint_during_a_preload_is_loaded_by_both(client, start_worker, tmp_path):
     """The package of the parameter serves it: the preload has ended, its inserts are neutral."""
     table = reverb.Table(
         name="table",
@@ -246,7 +221,7 @@ def test_a_checkpoint_during_a_preload_is_loaded_by_both(
     assert _counts(loaded) == (23, 23, 42)
 
 
-def _counts(client: reverb.Client) -> tuple[int, int, int]:
+def _counts(client):
     info = client.server_info()["table"]
     limiter = info.rate_limiter_info
     return info.current_size, limiter.insert_stats.completed, limiter.sample_stats.completed

@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A scan of a server that is not of this package."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 
 import reverb
 
 
 @pytest.mark.conformance
-def test_a_server_of_dm_reverb_cannot_be_scanned(serve: Callable[..., str]) -> None:
+def test_a_server_of_dm_reverb_cannot_be_scanned(serve):
     client = reverb.Client(serve("peer", {"name": "table"}))
     client.insert([1], {"table": 1.0})
     with pytest.raises(reverb.errors.UnimplementedError, match=r"it is a server of dm-reverb"):

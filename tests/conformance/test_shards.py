@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers of dm-reverb as shards of a group, and its writers at shards of ours."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-
 import numpy as np
 import pytest
 
 import reverb
-from support.package_workers import Worker
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.conformance]
@@ -18,7 +13,7 @@ _TABLE = {"name": "table", "sampler": "Prioritized 0.6"}
 
 
 @pytest.fixture
-def places(start_worker: Callable[[str], Worker]) -> Iterator[list[str]]:
+def places(start_worker):
     """Two servers of dm-reverb and one of ours."""
     workers = [start_worker(package) for package in ("peer", "ours", "peer")]
     yield [f"localhost:{it.call('start_server', tables=[_TABLE], port=None)}" for it in workers]
@@ -26,7 +21,7 @@ def places(start_worker: Callable[[str], Worker]) -> Iterator[list[str]]:
         worker.call("stop_server")
 
 
-def test_servers_of_dm_reverb_are_shards(places: list[str]) -> None:
+def test_servers_of_dm_reverb_are_shards(places):
     client = reverb.Client("shards:///" + ",".join(places))
     priorities = np.linspace(0.1, 5.0, 600)
     # Fewer rows than 1,024 a shard go to one shard, in turn.
@@ -36,7 +31,7 @@ def test_servers_of_dm_reverb_are_shards(places: list[str]) -> None:
     assert sizes == [200, 200, 200]
     total = float((priorities**0.6).sum())
 
-    def errors() -> float:
+    def errors():
         info = client.sample_batch("table", 256).info
         return float(np.abs(info.probability / (info.priority**0.6 / total) - 1).max())
 
@@ -57,9 +52,7 @@ def test_servers_of_dm_reverb_are_shards(places: list[str]) -> None:
     assert client.server_info()["table"].current_size == 0
 
 
-def test_keys_of_dm_reverb_writers_are_found(
-    places: list[str], start_worker: Callable[[str], Worker]
-) -> None:
+def test_keys_of_dm_reverb_writers_are_found(places, start_worker):
     writer = start_worker("peer")
     for place in places:
         writer.call("open_writer", address=place)

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The peer's TensorFlow ops and datasets against this server."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import ml_dtypes
 import numpy as np
 import pytest
 
 import reverb
-from support.package_workers import Worker, WorkerError
+from support.package_workers import WorkerError
 
 pytestmark = [
     pytest.mark.conformance,
@@ -20,12 +16,12 @@ pytestmark = [
 
 
 @pytest.fixture
-def caller(worker_of: Callable[[str, str], Worker]) -> Worker:
+def caller(worker_of):
     """The process of the peer's client."""
     return worker_of("peer", "client")
 
 
-def test_insert_and_sample(server: str, caller: Worker, serve: Callable[..., str]) -> None:
+def test_insert_and_sample(server, caller, serve):
     address = serve(server, {"max_times_sampled": 1}, {"name": "other"})
     caller.call(
         "tf_insert",
@@ -39,9 +35,7 @@ def test_insert_and_sample(server: str, caller: Worker, serve: Callable[..., str
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4", "uint4"])
-def test_types_that_numpy_lacks(
-    name: str, server: str, caller: Worker, serve: Callable[..., str]
-) -> None:
+def test_types_that_numpy_lacks(name, server, caller, serve):
     address = serve(server)
     client = reverb.Client(address)
     dtype = np.dtype(getattr(ml_dtypes, name))
@@ -64,7 +58,7 @@ def test_types_that_numpy_lacks(
     assert 2 * sample.data[0].tobytes() == batch.tobytes() == 2 * second.tobytes()
 
 
-def test_update_priorities(server: str, caller: Worker, serve: Callable[..., str]) -> None:
+def test_update_priorities(server, caller, serve):
     address = serve(server, {"sampler": "MaxHeap"})
     caller.call("insert", address=address, values=[0, 1], priorities={"table": 1.0})
     (first,) = caller.call("read", address=address, count=1, how="sample")
@@ -79,9 +73,7 @@ def test_update_priorities(server: str, caller: Worker, serve: Callable[..., str
     assert "NotFoundError" in caught.value.types
 
 
-def test_a_finite_timeout_ends_the_dataset(
-    server: str, caller: Worker, serve: Callable[..., str]
-) -> None:
+def test_a_finite_timeout_ends_the_dataset(server, caller, serve):
     address = serve(server, {"max_times_sampled": 1})
     caller.call("insert", address=address, values=[1, 2, 3], priorities={"table": 1.0})
     caller.call(
@@ -93,9 +85,7 @@ def test_a_finite_timeout_ends_the_dataset(
     assert caller.call("take") == [1, 2, 3]
 
 
-def test_several_workers_share_a_queue(
-    server: str, caller: Worker, serve: Callable[..., str]
-) -> None:
+def test_several_workers_share_a_queue(server, caller, serve):
     address = serve(server, {"max_times_sampled": 1})
     caller.call("insert", address=address, values=list(range(40)), priorities={"table": 1.0})
     caller.call(
@@ -109,9 +99,7 @@ def test_several_workers_share_a_queue(
     assert sorted(caller.call("take")) == list(range(40))
 
 
-def test_dataset_checks_itself_against_the_signature(
-    server: str, caller: Worker, serve: Callable[..., str]
-) -> None:
+def test_dataset_checks_itself_against_the_signature(server, caller, serve):
     signature = {"list": [{"spec": [[None], "float32", None]}]}
     address = serve(server, {"signature": signature})
     with pytest.raises(WorkerError) as caught:
@@ -119,9 +107,7 @@ def test_dataset_checks_itself_against_the_signature(
     assert "InvalidArgumentError" in caught.value.types
 
 
-def test_unknown_table_ends_the_dataset_with_not_found(
-    server: str, caller: Worker, serve: Callable[..., str]
-) -> None:
+def test_unknown_table_ends_the_dataset_with_not_found(server, caller, serve):
     address = serve(server, {"name": "other"})
     caller.call("open_dataset", address=address, max_in_flight_samples_per_worker=1)
     with pytest.raises(WorkerError) as caught:

@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients of dm-reverb, which have no TLS, and servers of this package that want it."""
 
-from __future__ import annotations
-
-import pathlib
 import time
-from collections.abc import Callable
 
 import pytest
 
 import reverb
 from support.certificates import Certificates, TokensFile
-from support.package_workers import Worker, WorkerError
+from support.package_workers import WorkerError
 from support.stunnel import STUNNEL, tunnel
 from support.waiting import PATIENCE
-
-WorkerOf = Callable[[str, str], Worker]
 
 pytestmark = pytest.mark.conformance
 needs_stunnel = pytest.mark.skipif(
@@ -23,29 +17,29 @@ needs_stunnel = pytest.mark.skipif(
 )
 
 
-def tables() -> list[reverb.Table]:
+def tables():
     return [reverb.Table.queue("table", 100), reverb.Table.queue("other", 100)]
 
 
 @pytest.fixture
-def certificates(tmp_path: pathlib.Path) -> Certificates:
+def certificates(tmp_path):
     directory = tmp_path / "certificates"
     directory.mkdir()
     return Certificates(directory)
 
 
 @pytest.fixture
-def tls(certificates: Certificates) -> reverb.ServerTls:
+def tls(certificates):
     pair = certificates.good()
     return reverb.ServerTls(pair.cert, pair.key)
 
 
 @pytest.fixture
-def peer(worker_of: WorkerOf) -> Worker:
+def peer(worker_of):
     return worker_of("peer", "client")
 
 
-def refused(peer: Worker, call: str, **arguments: object) -> str:
+def refused(peer, call, **arguments):
     began = time.monotonic()
     with pytest.raises(WorkerError) as caught:
         peer.call(call, **arguments)
@@ -55,9 +49,7 @@ def refused(peer: Worker, call: str, **arguments: object) -> str:
 
 
 @pytest.mark.parametrize("call", ["insert", "read", "server_info"])
-def test_a_port_with_tls_is_an_error_at_once(
-    peer: Worker, tls: reverb.ServerTls, call: str
-) -> None:
+def test_a_port_with_tls_is_an_error_at_once(peer, tls, call):
     arguments = {
         "insert": {"values": [1], "priorities": {"table": 1.0}},
         "read": {"count": 1, "how": "sample"},
@@ -70,7 +62,7 @@ def test_a_port_with_tls_is_an_error_at_once(
     server.stop()
 
 
-def test_a_server_with_tokens_is_an_error_at_once(peer: Worker, tmp_path: pathlib.Path) -> None:
+def test_a_server_with_tokens_is_an_error_at_once(peer, tmp_path):
     tokens = TokensFile(tmp_path / "tokens")
     tokens.add("learner", "sample")
     server = reverb.Server(tables(), host="127.0.0.1", tokens=tokens.path)
@@ -80,9 +72,7 @@ def test_a_server_with_tokens_is_an_error_at_once(peer: Worker, tmp_path: pathli
 
 
 @needs_stunnel
-def test_a_tunnel_carries_all_of_it(
-    peer: Worker, tls: reverb.ServerTls, certificates: Certificates, tmp_path: pathlib.Path
-) -> None:
+def test_a_tunnel_carries_all_of_it(peer, tls, certificates, tmp_path):
     server = reverb.Server(tables(), tls=tls)
     with tunnel(tmp_path, server.port, certificates.ca) as address:
         values = list(range(20))
@@ -94,9 +84,7 @@ def test_a_tunnel_carries_all_of_it(
 
 
 @needs_stunnel
-def test_rights_of_a_tunnel_come_from_its_certificate(
-    peer: Worker, tls: reverb.ServerTls, certificates: Certificates, tmp_path: pathlib.Path
-) -> None:
+def test_rights_of_a_tunnel_come_from_its_certificate(peer, tls, certificates, tmp_path):
     tokens = TokensFile(tmp_path / "tokens")
     tokens.add_certificate("old-actor", "insert,sample", "actor.example", tables="table")
     tls = reverb.ServerTls(tls.cert, tls.key, client_ca=certificates.ca)

@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients of dm-reverb, which take any target of gRPC, at a Unix socket."""
 
-from __future__ import annotations
-
-import pathlib
-from collections.abc import Callable, Iterator
-
 import pytest
 
 import reverb
 from conformance.peer_programs.arrays import encode
 from conformance.peer_programs.scenarios import SCENARIOS
-from support.package_workers import Worker
 
 pytestmark = pytest.mark.conformance
 
 
 @pytest.fixture
-def server(tmp_path: pathlib.Path) -> Iterator[reverb.Server]:
+def server(tmp_path):
     """A server with a socket in a directory with a space."""
     table = reverb.Table(
         name="table",
@@ -32,11 +26,11 @@ def server(tmp_path: pathlib.Path) -> Iterator[reverb.Server]:
 
 
 @pytest.fixture
-def peer(worker_of: Callable[[str, str], Worker]) -> Worker:
+def peer(worker_of):
     return worker_of("peer", "client")
 
 
-def addresses(server: reverb.Server) -> list[str]:
+def addresses(server):
     """The form that the server tells, and the one with one slash."""
     assert server.unix_address is not None
     assert server.unix_address.startswith("unix:///")
@@ -52,9 +46,7 @@ def addresses(server: reverb.Server) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("form", [0, 1], ids=["three slashes", "one slash"])
-def test_items_come_back_as_written(
-    server: reverb.Server, peer: Worker, scenario: str, how: str, form: int
-) -> None:
+def test_items_come_back_as_written(server, peer, scenario, how, form):
     address = addresses(server)[form]
     peer.call("write", address=address, scenario=scenario)
     expected = [[encode(column) for column in item] for item in SCENARIOS[scenario].items()]
@@ -62,14 +54,14 @@ def test_items_come_back_as_written(
     assert [sample["columns"] for sample in samples] == expected
 
 
-def test_calls_reach_the_server(server: reverb.Server, peer: Worker) -> None:
+def test_calls_reach_the_server(server, peer):
     for address in addresses(server):
         peer.call("insert", address=address, values=[1, 2], priorities={"table": 1.0})
         assert peer.call("server_info", address=address)
     assert server.server_info()["table"].current_size == 4
 
 
-def test_ops_of_tensorflow_reach_the_server(server: reverb.Server, peer: Worker) -> None:
+def test_ops_of_tensorflow_reach_the_server(server, peer):
     address = addresses(server)[0]
     peer.call("tf_insert", address=address, values=[1], tables=["table"], priorities=[1.0])
     assert peer.call("tf_sample", address=address, count=1) == [[[1.0, -1.0], [1], ["value 1"]]]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conformance vectors, tried on the package whose behaviour they describe."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import subprocess
@@ -18,7 +16,7 @@ _VECTORS = sorted((_HERE / "vectors").glob("test_*.py"))
 @pytest.mark.conformance
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", _VECTORS, ids=lambda path: path.stem)
-def test_the_peer_passes(path: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_the_peer_passes(path, tmp_path):
     options = ["--noconftest", "-c", "/dev/null", "--import-mode=importlib", "--timeout=120"]
     # The path leads to `support`. Neither it nor the working directory may lead to this package's
     # `reverb`.

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays messages of the released client: they must be confirmed, stored and read back."""
 
-from __future__ import annotations
-
 import pathlib
 import struct
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,24 +10,22 @@ import pytest
 from conformance.peer_programs.arrays import encode
 from reverb.core import protos
 from support.compared_packages import PACKAGES
-from support.package_workers import Worker
 from support.wire.messages import essential
 from support.wire.wire_client import WireClient
 
 _CAPTURES = pathlib.Path(__file__).parent / "captures"
 _STREAMS = sorted(path.stem for path in (_CAPTURES / "streams").glob("*.bin"))
 
-Serve = Callable[..., str]
 
 pytestmark = pytest.mark.parametrize("server", PACKAGES)
 
 
-def canonical(name: str) -> bytes:
+def canonical(name):
     """Returns one captured message."""
     return (_CAPTURES / "canonical" / f"{name}.bin").read_bytes()
 
 
-def stream_records(name: str) -> Iterator[tuple[str, bytes]]:
+def stream_records(name):
     """Yields direction and message of everything on a captured stream."""
     data = (_CAPTURES / "streams" / f"{name}.bin").read_bytes()
     position = 0
@@ -43,18 +37,18 @@ def stream_records(name: str) -> Iterator[tuple[str, bytes]]:
         position += size
 
 
-def requests_of(messages: list[bytes]) -> list[Any]:
+def requests_of(messages):
     """Returns the messages of an insert stream."""
     return [protos.InsertStreamRequest.FromString(message) for message in messages]
 
 
-def tables_of(requests: list[Any]) -> list[dict[str, Any]]:
+def tables_of(requests):
     """Returns a Fifo table for every table that the items name."""
     names = sorted({item.table for request in requests for item in request.items})
     return [{"name": name} for name in names]
 
 
-def stored_samples(client: WireClient, requests: list[Any]) -> dict[int, tuple[Any, list[Any]]]:
+def stored_samples(client, requests):
     """Samples every item that the requests inserted, by key."""
     samples = {}
     for table in tables_of(requests):
@@ -71,7 +65,7 @@ def stored_samples(client: WireClient, requests: list[Any]) -> dict[int, tuple[A
     return samples
 
 
-def check_samples(client: WireClient, requests: list[Any]) -> None:
+def check_samples(client, requests):
     """Checks that the items in the tables are those of the requests, chunk by chunk."""
     sent = {chunk.chunk_key: chunk for request in requests for chunk in request.chunks}
     items = {item.key: item for request in requests for item in request.items}
@@ -94,7 +88,7 @@ def check_samples(client: WireClient, requests: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", _STREAMS)
-def test_a_captured_stream_is_confirmed_and_stored(name: str, server: str, serve: Serve) -> None:
+def test_a_captured_stream_is_confirmed_and_stored(name, server, serve):
     records = list(stream_records(name))
     requests = requests_of([message for direction, message in records if direction == "C"])
     confirmed = [
@@ -125,9 +119,7 @@ def test_a_captured_stream_is_confirmed_and_stored(name: str, server: str, serve
     ],
     ids=lambda names: names[0],
 )
-def test_canonical_messages_are_confirmed_and_stored(
-    names: list[str], server: str, serve: Serve
-) -> None:
+def test_canonical_messages_are_confirmed_and_stored(names, server, serve):
     messages = [canonical(name) for name in names]
     requests = requests_of(messages)
     with WireClient(serve(server, *tables_of(requests))) as client:
@@ -195,9 +187,7 @@ _DECODED = {
 
 @pytest.mark.parametrize("reader", PACKAGES)
 @pytest.mark.parametrize("name", list(_DECODED))
-def test_canonical_messages_decode_to_what_was_written(
-    name: str, reader: str, server: str, serve: Serve, worker_of: Callable[[str, str], Worker]
-) -> None:
+def test_canonical_messages_decode_to_what_was_written(name, reader, server, serve, worker_of):
     request = protos.InsertStreamRequest.FromString(canonical(name))
     request.items[0].table = "table"
     address = serve(server, {"name": "table"})
@@ -211,7 +201,7 @@ def test_canonical_messages_decode_to_what_was_written(
     assert sample["columns"] == [encode(column) for column in _DECODED[name]]
 
 
-def test_captured_requests_of_the_other_methods(server: str, serve: Serve) -> None:
+def test_captured_requests_of_the_other_methods(server, serve):
     tables = [{"name": "prio", "sampler": "Prioritized 0.8"}, {"name": "lifo"}]
     insertion = protos.InsertStreamRequest.FromString(canonical("insert_req_int32_plain_3"))
     with WireClient(serve(server, *tables)) as client:
@@ -233,7 +223,7 @@ def test_captured_requests_of_the_other_methods(server: str, serve: Serve) -> No
         assert stream.status()[0].name == "OK"
 
 
-def test_captured_answers_can_be_read(server: str) -> None:
+def test_captured_answers_can_be_read(server):
     if server != "ours":
         pytest.skip("it is about the messages of this package")
     info = protos.ServerInfoResponse.FromString(canonical("serverinfo_resp"))

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients against a server whose every answer is scripted."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -13,9 +10,9 @@ import pytest
 
 from reverb.core import protos
 from support.compared_packages import PACKAGES
-from support.package_workers import Worker, WorkerError
+from support.package_workers import WorkerError
 from support.wire import messages as m
-from support.wire.scripted_server import Behaviour, ScriptedServer
+from support.wire.scripted_server import ScriptedServer
 
 Code = grpc.StatusCode
 
@@ -25,7 +22,7 @@ pytestmark = pytest.mark.parametrize("client", PACKAGES)
 
 
 @pytest.fixture
-def server() -> Iterator[ScriptedServer]:
+def server():
     """The scripted server."""
     scripted = ScriptedServer()
     yield scripted
@@ -33,15 +30,15 @@ def server() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture
-def caller(client: str, worker_of: Callable[[str, str], Worker]) -> Worker:
+def caller(client, worker_of):
     """A process for the client; it is replaced when an answer leaves it waiting."""
     return worker_of(client, "wire client")
 
 
-def answer_with(*responses: Any) -> Behaviour:
+def answer_with(*responses):
     """A sample stream that answers its first request with `responses` and then stays open."""
 
-    def behave(requests: Iterator[Any], _: grpc.ServicerContext) -> Iterator[Any]:
+    def behave(requests, _):
         next(requests)
         yield from responses
         for _ in requests:
@@ -50,13 +47,13 @@ def answer_with(*responses: Any) -> Behaviour:
     return behave
 
 
-def read(caller: Worker, server: ScriptedServer, count: int = 1) -> list[Any]:
+def read(caller, server, count=1):
     """Returns the columns of the samples as (key, dtype, shape, content)."""
     samples = caller.call("read", address=server.address, count=count, how="sample")
     return [(sample["info"]["key"], sample["columns"]) for sample in samples]
 
 
-def column(values: Any, dtype: Any = np.int32) -> dict[str, Any]:
+def column(values, dtype=np.int32):
     """Returns what a worker says about a column."""
     array = np.asarray(values, dtype)
     return {
@@ -66,7 +63,7 @@ def column(values: Any, dtype: Any = np.int32) -> dict[str, Any]:
     }
 
 
-def test_c1_loose_order_of_a_response(client: str, server: ScriptedServer, caller: Worker) -> None:
+def test_c1_loose_order_of_a_response(client, server, caller):
     chunks = [m.numbers(key, 2, first=10 * key) for key in (1, 2)]
     item = m.item(9, "table", (1, 0, 2, 0), (2, 0, 2, 0))
     server.on_sample = answer_with(
@@ -78,23 +75,19 @@ def test_c1_loose_order_of_a_response(client: str, server: ScriptedServer, calle
     assert read(caller, server) == [(9, [column([10, 11, 20, 21])])]
 
 
-def test_c2_chunk_that_nobody_refers_to(
-    client: str, server: ScriptedServer, caller: Worker
-) -> None:
+def test_c2_chunk_that_nobody_refers_to(client, server, caller):
     chunks = [m.numbers(key, 2, first=10 * key) for key in (1, 2)]
     info = m.sample_info(m.item(9, "table", (2, 0, 2, 0)))
     server.on_sample = answer_with(m.response(m.entry(info, chunks)))
     assert read(caller, server) == [(9, [column([20, 21])])]
 
 
-def test_c3_tail_and_head_share_a_message(
-    client: str, server: ScriptedServer, caller: Worker
-) -> None:
+def test_c3_tail_and_head_share_a_message(client, server, caller):
     chunks = {key: m.numbers(key, 2, first=10 * key) for key in (1, 2, 3)}
     first = m.sample_info(m.item(8, "table", (1, 0, 2, 0), (2, 0, 2, 0)))
     second = m.sample_info(m.item(9, "table", (2, 1, 1, 0), (3, 0, 2, 0)))
 
-    def behave(requests: Iterator[Any], _: grpc.ServicerContext) -> Iterator[Any]:
+    def behave(requests, _):
         asked = next(requests).num_samples
         while asked < 2:
             # A client that asks for one sample at a time gets nothing before it asks again.
@@ -118,9 +111,7 @@ def test_c3_tail_and_head_share_a_message(
     ]
 
 
-def test_c4_slices_of_one_chunk_in_any_order(
-    client: str, server: ScriptedServer, caller: Worker
-) -> None:
+def test_c4_slices_of_one_chunk_in_any_order(client, server, caller):
     item = m.item(9, "table", (1, 3, 1, 0), (1, 0, 2, 0), (1, 3, 1, 0))
     entry = m.entry(m.sample_info(item), [m.numbers(1, 4, first=10)])
     server.on_sample = answer_with(m.response(entry))
@@ -128,14 +119,12 @@ def test_c4_slices_of_one_chunk_in_any_order(
 
 
 @pytest.mark.parametrize("code", [Code.UNAVAILABLE, Code.CANCELLED])
-def test_c5_sample_stream_is_opened_again(
-    client: str, server: ScriptedServer, caller: Worker, code: grpc.StatusCode
-) -> None:
+def test_c5_sample_stream_is_opened_again(client, server, caller, code):
     item = m.item(9, "table", (1, 0, 2, 0))
     good = answer_with(m.response(m.entry(m.sample_info(item), [m.numbers(1)])))
     attempts = []
 
-    def behave(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+    def behave(requests, context):
         attempts.append(1)
         if len(attempts) < 3:
             next(requests)
@@ -147,13 +136,11 @@ def test_c5_sample_stream_is_opened_again(
     assert len(attempts) == 3
 
 
-def test_c6_limiter_timeout_ends_a_dataset(
-    client: str, server: ScriptedServer, caller: Worker
-) -> None:
+def test_c6_limiter_timeout_ends_a_dataset(client, server, caller):
     if client == "ours":
         pytest.skip("this package has no TensorFlow here, and `Client.sample` has no timeout")
 
-    def behave(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+    def behave(requests, context):
         next(requests)
         context.abort(Code.DEADLINE_EXCEEDED, LIMITER_TIMEOUT)
         yield
@@ -169,12 +156,10 @@ def test_c6_limiter_timeout_ends_a_dataset(
 
 
 @pytest.mark.parametrize("ending", ["UNAVAILABLE", "CANCELLED", "OK"])
-def test_c7_unconfirmed_items_are_sent_again(
-    client: str, server: ScriptedServer, caller: Worker, ending: str
-) -> None:
+def test_c7_unconfirmed_items_are_sent_again(client, server, caller, ending):
     streams: list[list[Any]] = []
 
-    def behave(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+    def behave(requests, context):
         streams.append([])
         for request in requests:
             streams[-1].append(request)
@@ -196,8 +181,8 @@ def test_c7_unconfirmed_items_are_sent_again(
     assert chunks[0] == chunks[1] != set()
 
 
-def test_c8_confirmations_in_any_order(client: str, server: ScriptedServer, caller: Worker) -> None:
-    def behave(requests: Iterator[Any], _: grpc.ServicerContext) -> Iterator[Any]:
+def test_c8_confirmations_in_any_order(client, server, caller):
+    def behave(requests, _):
         keys: list[int] = []
         for request in requests:
             keys += [item.key for item in request.items]
@@ -226,16 +211,10 @@ def test_c8_confirmations_in_any_order(client: str, server: ScriptedServer, call
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_c9_status_of_a_stream_that_the_server_ends(
-    client: str,
-    server: ScriptedServer,
-    caller: Worker,
-    code: grpc.StatusCode,
-    parent: str,
-) -> None:
+def test_c9_status_of_a_stream_that_the_server_ends(client, server, caller, code, parent):
     """The client has not half-closed: a reset follows the trailers and must not hide the status."""
 
-    def behave(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+    def behave(requests, context):
         next(requests)
         context.abort(code, "the server says so")
         yield
@@ -246,8 +225,8 @@ def test_c9_status_of_a_stream_that_the_server_ends(
     assert parent in caught.value.types
 
 
-def test_c9_status_of_an_insert_stream(client: str, server: ScriptedServer, caller: Worker) -> None:
-    def behave(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+def test_c9_status_of_an_insert_stream(client, server, caller):
+    def behave(requests, context):
         next(requests)
         context.abort(Code.FAILED_PRECONDITION, "the server says so")
         yield
@@ -263,7 +242,7 @@ def test_c9_status_of_an_insert_stream(client: str, server: ScriptedServer, call
         caller.call("flush_writer", timeout_ms=20_000)
 
 
-def test_c10_strings_as_values(client: str, server: ScriptedServer, caller: Worker) -> None:
+def test_c10_strings_as_values(client, server, caller):
     chunk = protos.ChunkData(chunk_key=1, data_tensors_len=1)
     proto = chunk.data.tensors.add(dtype=m.DT_STRING, string_val=[b"a", b"", b"xyz"])
     proto.tensor_shape.dim.add(size=3)
@@ -274,9 +253,7 @@ def test_c10_strings_as_values(client: str, server: ScriptedServer, caller: Work
 
 
 @pytest.mark.parametrize("damage", ["short", "garbage", "long", "lying"])
-def test_c11_damaged_chunk_fails_cleanly(
-    client: str, server: ScriptedServer, caller: Worker, damage: str
-) -> None:
+def test_c11_damaged_chunk_fails_cleanly(client, server, caller, damage):
     if client == "peer":
         pytest.skip("the peer returns whatever stands in its memory")
     chunk = m.numbers(1, 3)
@@ -301,9 +278,7 @@ def test_c11_damaged_chunk_fails_cleanly(
     [(1, 2, 5, 0), (1, -1, 2, 0), (1, 0, 1, 7), (2, 0, 1, 0)],
     ids=["too long", "negative", "no such tensor", "no such chunk"],
 )
-def test_c11_slice_outside_of_its_chunk_fails_cleanly(
-    client: str, server: ScriptedServer, caller: Worker, bad_slice: m.Slice
-) -> None:
+def test_c11_slice_outside_of_its_chunk_fails_cleanly(client, server, caller, bad_slice):
     info = m.sample_info(m.item(9, "table", bad_slice))
     server.on_sample = answer_with(m.response(m.entry(info, [m.numbers(1, 3)])))
     with pytest.raises(WorkerError) as caught:
@@ -312,9 +287,7 @@ def test_c11_slice_outside_of_its_chunk_fails_cleanly(
 
 
 @pytest.mark.parametrize("columns", [[], [[]]], ids=["no columns", "no slices"])
-def test_c11_item_without_data_fails_cleanly(
-    client: str, server: ScriptedServer, caller: Worker, columns: list[Any]
-) -> None:
+def test_c11_item_without_data_fails_cleanly(client, server, caller, columns):
     if client == "peer":
         pytest.skip("the peer's process aborts")
     item = protos.PrioritizedItem(key=9, table="table", priority=1.0)
@@ -326,14 +299,12 @@ def test_c11_item_without_data_fails_cleanly(
     assert "ReverbError" in caught.value.types
 
 
-def test_c12_selection_becomes_slices_of_its_own(
-    client: str, server: ScriptedServer, caller: Worker
-) -> None:
+def test_c12_selection_becomes_slices_of_its_own(client, server, caller):
     if client == "peer":
         pytest.skip("the peer stores a contiguous run instead (D-04 of its defects)")
     done = threading.Event()
 
-    def behave(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+    def behave(requests, context):
         for response in server.confirm_everything(requests, context):
             yield response
             done.set()

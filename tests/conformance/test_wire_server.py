@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server, driven message by message: what old clients rely on, and what it must refuse."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import grpc
 import numpy as np
@@ -14,7 +10,6 @@ import pytest
 
 from reverb.core import protos
 from support.compared_packages import PACKAGES
-from support.package_workers import Worker
 from support.waiting import PATIENCE, wait_until
 from support.wire import messages as m
 from support.wire.wire_client import WireClient
@@ -35,23 +30,21 @@ pytestmark = pytest.mark.parametrize("server", PACKAGES)
 
 
 @pytest.fixture
-def client(server: str, serve: Callable[..., str]) -> Iterator[WireClient]:
+def client(server, serve):
     """A raw client of a server with `TABLES`."""
     with WireClient(serve(server, *TABLES)) as wire_client:
         yield wire_client
 
 
 @pytest.fixture
-def sizes(
-    client: WireClient, server: str, worker_of: Callable[[str, str], Worker]
-) -> Callable[[str], int]:
+def sizes(client, server, worker_of):
     """Returns the current size of a table."""
     names = [table["name"] for table in TABLES]
     worker = worker_of(server, "server")
     return lambda name: worker.call("table_counts", table=names.index(name))["size"]
 
 
-def put(client: WireClient, *keys: int, table: str = "fifo", **fields: Any) -> None:
+def put(client, *keys, table="fifo", **fields):
     """Inserts one item per key, whose value is the key."""
     stream = client.insert_stream()
     for key in keys:
@@ -61,7 +54,7 @@ def put(client: WireClient, *keys: int, table: str = "fifo", **fields: Any) -> N
     stream.cancel()
 
 
-def take(client: WireClient, table: str, count: int = 1) -> list[tuple[Any, list[Any]]]:
+def take(client, table, count=1):
     """Samples items."""
     stream = client.sample_stream()
     stream.send(m.sample(table, count))
@@ -71,15 +64,13 @@ def take(client: WireClient, table: str, count: int = 1) -> list[tuple[Any, list
 
 
 @pytest.mark.parametrize("keep", [[], [1]])
-def test_s1_message_without_chunks_and_items(
-    server: str, client: WireClient, keep: list[int]
-) -> None:
+def test_s1_message_without_chunks_and_items(server, client, keep):
     stream = client.insert_stream()
     stream.send(m.insert(keep=keep))
     assert stream.status()[0] is Code.INVALID_ARGUMENT
 
 
-def test_s2_item_is_confirmed(server: str, client: WireClient) -> None:
+def test_s2_item_is_confirmed(server, client):
     stream = client.insert_stream()
     stream.send(m.insert([m.numbers(5)], [m.item(9, "fifo", (5, 0, 3, 0))], keep=[5]))
     assert stream.confirmed(1) == [9]
@@ -89,7 +80,7 @@ def test_s2_item_is_confirmed(server: str, client: WireClient) -> None:
     stream.cancel()
 
 
-def test_s3_item_of_a_chunk_that_was_not_sent(server: str, client: WireClient) -> None:
+def test_s3_item_of_a_chunk_that_was_not_sent(server, client):
     stream = client.insert_stream()
     stream.send(m.insert([], [m.item(1, "fifo", (99, 0, 1, 0))]))
     code, text = stream.status()
@@ -97,7 +88,7 @@ def test_s3_item_of_a_chunk_that_was_not_sent(server: str, client: WireClient) -
     assert "99" in text
 
 
-def test_s4_unknown_table(server: str, client: WireClient) -> None:
+def test_s4_unknown_table(server, client):
     stream = client.insert_stream()
     stream.send(m.insert([m.numbers(5)], [m.item(1, "nope", (5, 0, 1, 0))]))
     code, text = stream.status()
@@ -106,15 +97,13 @@ def test_s4_unknown_table(server: str, client: WireClient) -> None:
 
 
 @pytest.mark.parametrize("keep", [[5, 1234], [5, 5]], ids=["unknown", "repeated"])
-def test_s5_wrong_keep_list(server: str, client: WireClient, keep: list[int]) -> None:
+def test_s5_wrong_keep_list(server, client, keep):
     stream = client.insert_stream()
     stream.send(m.insert([m.numbers(5)], [m.item(1, "fifo", (5, 0, 1, 0))], keep=keep))
     assert stream.status()[0] is Code.FAILED_PRECONDITION
 
 
-def test_s6_keep_list_of_a_message_without_items_is_ignored(
-    server: str, client: WireClient
-) -> None:
+def test_s6_keep_list_of_a_message_without_items_is_ignored(server, client):
     stream = client.insert_stream()
     stream.send(m.insert([m.numbers(5)], keep=[1234]))
     stream.send(m.insert([], [m.item(103, "fifo", (5, 0, 1, 0))], keep=[5]))
@@ -122,7 +111,7 @@ def test_s6_keep_list_of_a_message_without_items_is_ignored(
     stream.cancel()
 
 
-def test_s7_chunk_is_gone_when_it_was_not_kept(server: str, client: WireClient) -> None:
+def test_s7_chunk_is_gone_when_it_was_not_kept(server, client):
     stream = client.insert_stream()
     stream.send(m.insert([m.numbers(5)], [m.item(1, "fifo", (5, 0, 1, 0))]))
     assert stream.confirmed(1) == [1]
@@ -130,7 +119,7 @@ def test_s7_chunk_is_gone_when_it_was_not_kept(server: str, client: WireClient) 
     assert stream.status()[0] is Code.INTERNAL
 
 
-def test_s8_first_bytes_of_a_repeated_chunk_count(server: str, client: WireClient) -> None:
+def test_s8_first_bytes_of_a_repeated_chunk_count(server, client):
     stream = client.insert_stream()
     chunks = [m.numbers(7, first=1), m.numbers(7, first=50)]
     stream.send(m.insert(chunks, [m.item(1, "fifo", (7, 0, 3, 0))], keep=[7]))
@@ -140,7 +129,7 @@ def test_s8_first_bytes_of_a_repeated_chunk_count(server: str, client: WireClien
     assert stored == chunks[:1]
 
 
-def test_s9_streams_do_not_share_chunk_keys(server: str, client: WireClient) -> None:
+def test_s9_streams_do_not_share_chunk_keys(server, client):
     streams = [client.insert_stream() for _ in range(2)]
     chunks = [m.numbers(7, first=1), m.numbers(7, first=50)]
     for key, (stream, chunk) in enumerate(zip(streams, chunks, strict=True)):
@@ -152,7 +141,7 @@ def test_s9_streams_do_not_share_chunk_keys(server: str, client: WireClient) -> 
         stream.cancel()
 
 
-def test_s10_same_item_key_again_only_changes_the_priority(server: str, client: WireClient) -> None:
+def test_s10_same_item_key_again_only_changes_the_priority(server, client):
     stream = client.insert_stream()
     first, second = m.numbers(7), m.numbers(8, first=50)
     stream.send(m.insert([first], [m.item(111, "fifo", (7, 0, 3, 0))]))
@@ -164,7 +153,7 @@ def test_s10_same_item_key_again_only_changes_the_priority(server: str, client: 
     assert (info.item.priority, info.table_size, stored) == (5.5, 1, [first])
 
 
-def test_s11_server_sets_the_time_and_keeps_the_count(server: str, client: WireClient) -> None:
+def test_s11_server_sets_the_time_and_keeps_the_count(server, client):
     stream = client.insert_stream()
     item = m.item(112, "fifo", (7, 0, 1, 0), times_sampled=41)
     item.inserted_at.seconds = 5
@@ -177,7 +166,7 @@ def test_s11_server_sets_the_time_and_keeps_the_count(server: str, client: WireC
 
 
 @pytest.mark.parametrize("columns", [[], [[]]], ids=["no columns", "no slices"])
-def test_s12_empty_trajectory(server: str, client: WireClient, columns: list[Any]) -> None:
+def test_s12_empty_trajectory(server, client, columns):
     item = protos.PrioritizedItem(key=1, table="fifo", priority=1.0)
     item.flat_trajectory.CopyFrom(m.trajectory(columns))
     stream = client.insert_stream()
@@ -185,7 +174,7 @@ def test_s12_empty_trajectory(server: str, client: WireClient, columns: list[Any
     assert stream.status()[0] is Code.INVALID_ARGUMENT
 
 
-def test_s13_several_items_of_two_tables_in_one_message(server: str, client: WireClient) -> None:
+def test_s13_several_items_of_two_tables_in_one_message(server, client):
     items = [m.item(key, table, (5, 0, 1, 0)) for key, table in ((1, "fifo"), (2, "lifo"))]
     stream = client.insert_stream()
     stream.send(m.insert([m.numbers(5)], items))
@@ -193,9 +182,7 @@ def test_s13_several_items_of_two_tables_in_one_message(server: str, client: Wir
     stream.cancel()
 
 
-def test_s16_half_close_while_an_item_waits(
-    server: str, client: WireClient, sizes: Callable[[str], int]
-) -> None:
+def test_s16_half_close_while_an_item_waits(server, client, sizes):
     put(client, *range(5), table="queue")
     stream = client.insert_stream()
     stream.send(m.insert([m.numbers(30)], [m.item(300, "queue", (30, 0, 1, 0))]))
@@ -209,9 +196,7 @@ def test_s16_half_close_while_an_item_waits(
     assert [info.item.key for info, _ in take(client, "queue", 5)][-1] == 300
 
 
-def test_s17_cancel_while_an_item_waits(
-    server: str, client: WireClient, sizes: Callable[[str], int]
-) -> None:
+def test_s17_cancel_while_an_item_waits(server, client, sizes):
     put(client, *range(5), table="queue")
     stream = client.insert_stream()
     chunks, items = [m.numbers(30)], [m.item(300, "fifo", (30, 0, 1, 0))]
@@ -224,7 +209,7 @@ def test_s17_cancel_while_an_item_waits(
     wait_until(lambda: sizes("queue") == 5)
 
 
-def test_s18_compressed_message(server: str, client: WireClient) -> None:
+def test_s18_compressed_message(server, client):
     stream = client.insert_stream(grpc.Compression.Gzip)
     chunk = m.chunk(5, np.zeros((3, 1000), np.int32))
     stream.send(m.insert([chunk], [m.item(1, "fifo", (5, 0, 3, 0))]))
@@ -234,16 +219,14 @@ def test_s18_compressed_message(server: str, client: WireClient) -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_s19_number_of_samples_must_be_positive(
-    server: str, client: WireClient, count: int
-) -> None:
+def test_s19_number_of_samples_must_be_positive(server, client, count):
     stream = client.sample_stream()
     stream.send(m.sample("fifo", count))
     assert stream.status()[0] is Code.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("timeout_ms", [None, -1])
-def test_s20_no_timeout_waits(server: str, client: WireClient, timeout_ms: int | None) -> None:
+def test_s20_no_timeout_waits(server, client, timeout_ms):
     stream = client.sample_stream()
     stream.send(m.sample("fifo", 1, timeout_ms))
     assert stream.is_silent(0.3)
@@ -254,7 +237,7 @@ def test_s20_no_timeout_waits(server: str, client: WireClient, timeout_ms: int |
     stream.cancel()
 
 
-def test_s21_timeout_has_the_text_that_clients_match(server: str, client: WireClient) -> None:
+def test_s21_timeout_has_the_text_that_clients_match(server, client):
     started = time.monotonic()
     stream = client.sample_stream()
     stream.send(m.sample("fifo", 1, 100))
@@ -264,7 +247,7 @@ def test_s21_timeout_has_the_text_that_clients_match(server: str, client: WireCl
     assert 0.09 < time.monotonic() - started < 5 * PATIENCE
 
 
-def test_s22_what_there_is_comes_before_the_timeout(server: str, client: WireClient) -> None:
+def test_s22_what_there_is_comes_before_the_timeout(server, client):
     put(client, 1, table="queue")
     stream = client.sample_stream()
     stream.send(m.sample("queue", 3, 300))
@@ -275,7 +258,7 @@ def test_s22_what_there_is_comes_before_the_timeout(server: str, client: WireCli
     assert LIMITER_TIMEOUT in text
 
 
-def test_s23_requests_are_answered_in_order(server: str, client: WireClient) -> None:
+def test_s23_requests_are_answered_in_order(server, client):
     put(client, 1)
     put(client, 2, table="lifo")
     stream = client.sample_stream()
@@ -286,7 +269,7 @@ def test_s23_requests_are_answered_in_order(server: str, client: WireClient) -> 
     assert stream.status()[0] is Code.OK
 
 
-def test_s24_half_close_after_the_request(server: str, client: WireClient) -> None:
+def test_s24_half_close_after_the_request(server, client):
     put(client, 1)
     stream = client.sample_stream()
     stream.send(m.sample("fifo", 3))
@@ -296,7 +279,7 @@ def test_s24_half_close_after_the_request(server: str, client: WireClient) -> No
     assert stream.status()[0] is Code.OK
 
 
-def test_s25_large_item_comes_in_several_messages(server: str, client: WireClient) -> None:
+def test_s25_large_item_comes_in_several_messages(server, client):
     rows = np.random.default_rng(0).integers(0, 256, (7, 1, 600 * 1024), np.uint8)
     chunks = [m.chunk(key, row) for key, row in enumerate(rows, 1)]
     stream = client.insert_stream()
@@ -314,18 +297,14 @@ def test_s25_large_item_comes_in_several_messages(server: str, client: WireClien
     assert [chunk for entry in entries for chunk in entry.data] == chunks
 
 
-def test_s26_no_pointer_is_handed_out(
-    server: str, client: WireClient, worker_of: Callable[[str, str], Worker]
-) -> None:
+def test_s26_no_pointer_is_handed_out(server, client, worker_of):
     stream = client.connection_stream()
     stream.send(protos.InitializeConnectionRequest(pid=os.getpid(), table_name="fifo"))
     assert [answer.address for answer in stream.receive_all()] in ([], [0])
     assert stream.status()[0] in (Code.OK, Code.UNIMPLEMENTED)
 
 
-def test_s27_deletes_come_before_updates(
-    server: str, client: WireClient, sizes: Callable[[str], int]
-) -> None:
+def test_s27_deletes_come_before_updates(server, client, sizes):
     put(client, 111, 112, table="heap")
     request = protos.MutatePrioritiesRequest(table="heap", delete_keys=[111])
     request.updates.add(key=111, priority=9.0)
@@ -335,9 +314,7 @@ def test_s27_deletes_come_before_updates(
 
 
 @pytest.mark.parametrize("priority", [float("nan"), -1.0])
-def test_s28_prioritized_table_refuses_bad_updates(
-    server: str, client: WireClient, priority: float
-) -> None:
+def test_s28_prioritized_table_refuses_bad_updates(server, client, priority):
     put(client, 1, table="prio")
     request = protos.MutatePrioritiesRequest(table="prio")
     request.updates.add(key=1, priority=priority)
@@ -348,9 +325,7 @@ def test_s28_prioritized_table_refuses_bad_updates(
 
 
 @pytest.mark.parametrize("priority", [float("nan"), -1.0])
-def test_prioritized_table_refuses_bad_inserts(
-    server: str, client: WireClient, priority: float
-) -> None:
+def test_prioritized_table_refuses_bad_inserts(server, client, priority):
     if server == "peer":
         pytest.skip("it would end the peer's table (D-01 of its defects)")
     stream = client.insert_stream()
@@ -361,7 +336,7 @@ def test_prioritized_table_refuses_bad_inserts(
 
 
 @pytest.mark.parametrize("method", ["MutatePriorities", "Reset", "SampleStream", "InsertStream"])
-def test_s29_unknown_table_is_not_found(server: str, client: WireClient, method: str) -> None:
+def test_s29_unknown_table_is_not_found(server, client, method):
     if method == "SampleStream":
         stream = client.sample_stream()
         stream.send(m.sample("nope"))
@@ -379,7 +354,7 @@ def test_s29_unknown_table_is_not_found(server: str, client: WireClient, method:
     assert "nope" in text
 
 
-def test_s31_message_of_more_than_forty_mebibytes(server: str, client: WireClient) -> None:
+def test_s31_message_of_more_than_forty_mebibytes(server, client):
     row = np.random.default_rng(0).integers(0, 256, (1, 1024 * 1024), np.uint8)
     chunks = [m.chunk(key, row) for key in range(1, 46)]
     stream = client.insert_stream()
@@ -393,7 +368,7 @@ def test_s31_message_of_more_than_forty_mebibytes(server: str, client: WireClien
     assert stored[44] == chunks[44]
 
 
-def test_many_tiny_samples_come_in_few_messages(server: str, client: WireClient) -> None:
+def test_many_tiny_samples_come_in_few_messages(server, client):
     put(client, 1)
     stream = client.sample_stream()
     stream.send(m.sample("fifo", 2000))
@@ -403,7 +378,7 @@ def test_many_tiny_samples_come_in_few_messages(server: str, client: WireClient)
     assert len(responses) <= 20
 
 
-def test_undecodable_message(server: str, client: WireClient) -> None:
+def test_undecodable_message(server, client):
     stream = client.insert_stream()
     stream.send(b"\xff\xff\xff")
     code, _ = stream.status()
@@ -412,19 +387,19 @@ def test_undecodable_message(server: str, client: WireClient) -> None:
     put(client, 1)
 
 
-def test_unknown_method(server: str, client: WireClient) -> None:
+def test_unknown_method(server, client):
     with pytest.raises(grpc.RpcError) as caught:
         client.unary("Nope", b"")
     assert caught.value.code() is Code.UNIMPLEMENTED
 
 
-def test_streams_without_messages_end_well(server: str, client: WireClient) -> None:
+def test_streams_without_messages_end_well(server, client):
     for stream in (client.insert_stream(), client.sample_stream()):
         stream.half_close()
         assert stream.status()[0] is Code.OK
 
 
-def test_several_slices_of_one_chunk_in_any_order(server: str, client: WireClient) -> None:
+def test_several_slices_of_one_chunk_in_any_order(server, client):
     chunk = m.numbers(50, 4, first=10)
     slices = [(50, 3, 1, 0), (50, 0, 2, 0), (50, 3, 1, 0)]
     stream = client.insert_stream()
@@ -437,7 +412,7 @@ def test_several_slices_of_one_chunk_in_any_order(server: str, client: WireClien
     assert [(s.offset, s.length) for s in column.chunk_slices] == [(3, 1), (0, 2), (3, 1)]
 
 
-def test_server_info_counts(server: str, client: WireClient) -> None:
+def test_server_info_counts(server, client):
     put(client, 1, 2)
     take(client, "fifo")
     answer = client.unary("ServerInfo", protos.ServerInfoRequest(), protos.ServerInfoResponse)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The snippets of the README and of the pages in docs/ run as they stand."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 

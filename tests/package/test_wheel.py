@@ -4,8 +4,6 @@
 Looks at the wheel in `dist/` if there is one; the slow variants build one first.
 """
 
-from __future__ import annotations
-
 import email.parser
 import importlib.util
 import pathlib

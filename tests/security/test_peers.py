@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other programs at a port with TLS: grpcio, openssl, stunnel, browsers, and peers without TLS."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import ssl

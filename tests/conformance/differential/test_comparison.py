@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The definition of a difference, and the shrinking of programs that differ. Needs no peer."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from comparison import Difference, first_difference, same_class
 from script import describe
 from search import random_program, shrink
 
 
-def program(*steps: dict[str, Any]) -> dict[str, Any]:
+def program(*steps):
     table = {"name": "t0", "make": "queue", "max_size": 5, "signature": None}
     schema = {"leaf": ["int64", []]}
     return {
@@ -23,7 +19,7 @@ def program(*steps: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def raised(*classes: str) -> dict[str, Any]:
+def raised(*classes):
     return {"raised": list(classes), "text": ""}
 
 
@@ -36,7 +32,7 @@ def raised(*classes: str) -> dict[str, Any]:
         (["tensorflow.OpError"], ["tensorflow.NotFoundError", "tensorflow.OpError"], False),
     ],
 )
-def test_their_classes_may_have_subclasses_except_tensorflows(theirs, ours, same) -> None:
+def test_their_classes_may_have_subclasses_except_tensorflows(theirs, ours, same):
     assert same_class(theirs, ours) == same
 
 
@@ -59,7 +55,7 @@ def test_their_classes_may_have_subclasses_except_tensorflows(theirs, ours, same
         ),
     ],
 )
-def test_the_first_step_that_differs_is_named(theirs, ours, kind) -> None:
+def test_the_first_step_that_differs_is_named(theirs, ours, kind):
     step = {"do": "reset", "table": "t0"}
     same = {"result": None}
     difference = first_difference(program(step, step), [same, theirs], [same, ours])
@@ -68,7 +64,7 @@ def test_the_first_step_that_differs_is_named(theirs, ours, kind) -> None:
     assert f"{kind}, at step 1 of:" in describe(program(step, step), difference)
 
 
-def test_random_programs_are_the_same_for_the_same_number() -> None:
+def test_random_programs_are_the_same_for_the_same_number():
     assert random_program(3, 7) == random_program(3, 7)
     assert random_program(3, 7) != random_program(3, 8)
 
@@ -76,7 +72,7 @@ def test_random_programs_are_the_same_for_the_same_number() -> None:
 class Sums:
     """Stands for both packages: they differ at the step by which three ones were seen."""
 
-    def run(self, program: dict[str, Any]) -> Difference | None:
+    def run(self, program):
         seen = 0
         for number, step in enumerate(program["steps"]):
             seen += step["body"].count([1])
@@ -85,7 +81,7 @@ class Sums:
         return None
 
 
-def test_shrinking_leaves_what_makes_the_difference() -> None:
+def test_shrinking_leaves_what_makes_the_difference():
     steps = [[[1], [0]], [[0]], [[0], [1], [0], [1]], [[1], [1]], [[0]]]
     large = program(*({"do": "write", "body": body} for body in steps))
     small, difference = shrink(Sums(), large, Sums().run(large))

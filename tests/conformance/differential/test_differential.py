@@ -6,12 +6,9 @@ dm-reverb 0.14 was built. `REVERB_DIFFERENTIAL_PROGRAMS` (200) and `REVERB_DIFFE
 say which programs.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib
-from collections.abc import Iterator
 
 import pytest
 from differential import replay, search
@@ -37,7 +34,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
+def runner():
     """Runs programs on both packages."""
     runner = Runner(_OURS, PEER_PYTHON)
     yield runner
@@ -45,12 +42,12 @@ def runner() -> Iterator[Runner]:
 
 
 @pytest.mark.parametrize("case", _CASES, ids=lambda case: case.stem)
-def test_what_once_differed_is_the_same(runner: Runner, case: pathlib.Path) -> None:
+def test_what_once_differed_is_the_same(runner, case):
     difference = replay(runner, case)
     assert difference is None, describe(json.loads(case.read_text())["program"], difference)
 
 
-def test_random_programs_give_the_same(runner: Runner) -> None:
+def test_random_programs_give_the_same(runner):
     before = runner.counts.programs
     differences = search(runner, _PROGRAMS, _SEED)
     assert not differences, "\n\n".join(description for _, description, _ in differences)

@@ -5,15 +5,11 @@ The tests use only the public interface of dm-reverb, so they run on the release
 `../test_vectors_on_peer.py`); where this package differs on purpose, `PEER` says so.
 """
 
-from __future__ import annotations
-
 import contextlib
-import pathlib
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,7 +25,7 @@ MinSize = reverb.rate_limiters.MinSize
 
 
 @contextlib.contextmanager
-def serve(*tables: reverb.Table, **arguments: Any) -> Iterator[reverb.Client]:
+def serve(*tables, **arguments):
     """Runs a server with `tables` and yields a client of it."""
     server = reverb.Server(list(tables), **arguments)
     try:
@@ -38,7 +34,7 @@ def serve(*tables: reverb.Table, **arguments: Any) -> Iterator[reverb.Client]:
         server.stop()
 
 
-def fifo_table(name: str = "table", **arguments: Any) -> reverb.Table:
+def fifo_table(name="table", **arguments):
     """Returns a Fifo/Fifo table of 100 items, changed by `arguments`."""
     settings: dict[str, Any] = {
         "sampler": reverb.selectors.Fifo(),
@@ -49,35 +45,33 @@ def fifo_table(name: str = "table", **arguments: Any) -> reverb.Table:
     return reverb.Table(name, **{**settings, **arguments})
 
 
-def insert(
-    client: reverb.Client, *values: int, table: str = "table", priority: float = 1.0
-) -> None:
+def insert(client, *values, table="table", priority=1.0):
     """Inserts one item per value, each its own episode."""
     for value in values:
         client.insert([np.asarray(value)], {table: priority})
 
 
-def sample(client: reverb.Client, table: str = "table") -> tuple[int, reverb.SampleInfo]:
+def sample(client, table="table"):
     """Samples one item of one step and returns its value and its info."""
     ((step,),) = client.sample(table, 1)
     return int(step.data[0]), step.info
 
 
-def append_items(writer: reverb.TrajectoryWriter, *values: int) -> None:
+def append_items(writer, *values):
     """Appends one step per value and creates an item of each."""
     for value in values:
         writer.append([np.asarray(value)])
         writer.create_item("table", 1.0, [writer.history[0][-1:]])
 
 
-def checkpointer(path: pathlib.Path) -> Any:
+def checkpointer(path):
     """Returns a checkpointer with its root at `path`, which restores settings."""
     # The peer always does this; in this package it is an option.
     options = {} if PEER else {"restore_settings": True}
     return reverb.checkpointers.DefaultCheckpointer(str(path), **options)
 
 
-def test_vector_1_sample_to_insert_ratio() -> None:
+def test_vector_1_sample_to_insert_ratio():
     limiter = reverb.rate_limiters.SampleToInsertRatio(2.0, 3, 4.0)
     table = fifo_table(rate_limiter=limiter)
     with serve(table) as client:
@@ -95,7 +89,7 @@ def test_vector_1_sample_to_insert_ratio() -> None:
         assert [table.can_sample(k) for k in (1, 2)] == [False, False]
 
 
-def test_vector_2_queue() -> None:
+def test_vector_2_queue():
     table = reverb.Table.queue("table", 5)
     with serve(table) as client:
         insert(client, *range(5))
@@ -107,10 +101,10 @@ def test_vector_2_queue() -> None:
         assert (info.current_size, info.num_deleted_episodes, info.num_unique_samples) == (4, 1, 1)
 
 
-def test_vector_3_counters() -> None:
+def test_vector_3_counters():
     table = fifo_table(max_size=2, max_times_sampled=2)
 
-    def counters() -> tuple[int, int, int, int]:
+    def counters():
         info = table.info
         inserts = info.rate_limiter_info.insert_stats.completed
         return info.current_size, info.num_episodes, info.num_deleted_episodes, inserts
@@ -142,7 +136,7 @@ def test_vector_3_counters() -> None:
         assert table.info.rate_limiter_info.sample_stats.completed == 2
 
 
-def test_vector_4_heap_order() -> None:
+def test_vector_4_heap_order():
     table = fifo_table(
         sampler=reverb.selectors.MaxHeap(), remover=reverb.selectors.MinHeap(), max_size=3
     )
@@ -157,7 +151,7 @@ def test_vector_4_heap_order() -> None:
         assert seen == [(4, 7.0, 1.0), (1, 5.0, 1.0), (2, 5.0, 1.0)]
 
 
-def test_vector_4_an_updated_heap_item_goes_behind_its_equals() -> None:
+def test_vector_4_an_updated_heap_item_goes_behind_its_equals():
     with serve(fifo_table(sampler=reverb.selectors.MaxHeap())) as client:
         insert(client, 0, 1, 2)
         value, info = sample(client)
@@ -166,7 +160,7 @@ def test_vector_4_an_updated_heap_item_goes_behind_its_equals() -> None:
         assert sample(client)[0] == 1
 
 
-def test_vector_5_lifo_remover_evicts_the_newcomer() -> None:
+def test_vector_5_lifo_remover_evicts_the_newcomer():
     table = fifo_table(remover=reverb.selectors.Lifo(), max_size=2)
     with serve(table) as client:
         insert(client, *range(5))
@@ -176,7 +170,7 @@ def test_vector_5_lifo_remover_evicts_the_newcomer() -> None:
         assert table.info.num_deleted_episodes == 3
 
 
-def test_vector_6_prioritized_with_exponent_zero() -> None:
+def test_vector_6_prioritized_with_exponent_zero():
     with serve(fifo_table(sampler=reverb.selectors.Prioritized(0.0))) as client:
         for value, priority in enumerate([0.0, 1.0, 9.0]):
             insert(client, value, priority=priority)
@@ -185,13 +179,13 @@ def test_vector_6_prioritized_with_exponent_zero() -> None:
         assert {info.probability for _, info in samples} == {0.5}
 
 
-def test_vector_6_prioritized_with_zero_priorities_only() -> None:
+def test_vector_6_prioritized_with_zero_priorities_only():
     with serve(fifo_table(sampler=reverb.selectors.Prioritized(0.8))) as client:
         insert(client, 0, 1, 2, 3, priority=0.0)
         assert sample(client)[1].probability == 0.25
 
 
-def test_vector_7_max_times_sampled() -> None:
+def test_vector_7_max_times_sampled():
     table = fifo_table(max_times_sampled=2, rate_limiter=MinSize(2))
     with serve(table) as client:
         insert(client, 0, 1, 2)
@@ -203,7 +197,7 @@ def test_vector_7_max_times_sampled() -> None:
         assert table.info.current_size == 2
 
 
-def test_vector_8_table_smaller_than_its_minimum() -> None:
+def test_vector_8_table_smaller_than_its_minimum():
     table = fifo_table(max_size=2, rate_limiter=MinSize(3))
     with serve(table) as client:
         insert(client, *range(5))
@@ -212,12 +206,12 @@ def test_vector_8_table_smaller_than_its_minimum() -> None:
         assert table.can_insert(1)
 
 
-def test_vector_21_client_sample_prefetches_within_num_samples() -> None:
+def test_vector_21_client_sample_prefetches_within_num_samples():
     table = fifo_table()
     with serve(table) as client:
         insert(client, *range(10))
 
-        def completed() -> int:
+        def completed():
             return table.info.rate_limiter_info.sample_stats.completed
 
         generator = client.sample("table", 5)
@@ -230,7 +224,7 @@ def test_vector_21_client_sample_prefetches_within_num_samples() -> None:
         assert completed() == 5
 
 
-def test_vector_22_checkpoint_restores_settings_and_counters(tmp_path: pathlib.Path) -> None:
+def test_vector_22_checkpoint_restores_settings_and_counters(tmp_path):
     saved = fifo_table(max_size=4, sampler=reverb.selectors.Prioritized(0.5))
     with serve(saved, checkpointer=checkpointer(tmp_path)) as client:
         insert(client, *range(6))
@@ -262,9 +256,7 @@ def test_vector_22_checkpoint_restores_settings_and_counters(tmp_path: pathlib.P
     ("selector", "order"),
     [("Fifo", [0, 1, 2, 3, 4]), ("Lifo", [4, 3, 2, 1, 0]), ("MaxHeap", [0, 1, 2, 3, 4])],
 )
-def test_vector_23_restored_items_keep_the_order_of_insertion(
-    tmp_path: pathlib.Path, selector: str, order: list[int]
-) -> None:
+def test_vector_23_restored_items_keep_the_order_of_insertion(tmp_path, selector, order):
     table = fifo_table(sampler=getattr(reverb.selectors, selector)())
     with serve(table, checkpointer=checkpointer(tmp_path)) as client:
         insert(client, *range(5))
@@ -281,7 +273,7 @@ def test_vector_23_restored_items_keep_the_order_of_insertion(
         assert seen == order
 
 
-def test_vector_24_reset_lets_queued_inserts_through() -> None:
+def test_vector_24_reset_lets_queued_inserts_through():
     table = reverb.Table.queue("table", 1)
     with serve(table) as client:
         writer = client.trajectory_writer(1)
@@ -317,7 +309,7 @@ _ROUND_TRIPS = [
 
 @pytest.mark.parametrize(("value", "dtype", "expected"), _ROUND_TRIPS)
 @pytest.mark.parametrize("writer", ["trajectory", "legacy"])
-def test_vector_25_leaf_round_trip(value: Any, dtype: Any, expected: Any, writer: str) -> None:
+def test_vector_25_leaf_round_trip(value, dtype, expected, writer):
     with serve(fifo_table()) as client:
         if writer == "legacy":
             client.insert([value], {"table": 1.0})
@@ -347,7 +339,7 @@ _REFUSED = [
 
 
 @pytest.mark.parametrize("value", _REFUSED, ids=lambda value: type(value).__name__)
-def test_vector_25_unsupported_leaves_are_type_errors(value: Any) -> None:
+def test_vector_25_unsupported_leaves_are_type_errors(value):
     with serve(fifo_table()) as client:
         writer = client.trajectory_writer(1)
         with pytest.raises(TypeError):
@@ -357,7 +349,7 @@ def test_vector_25_unsupported_leaves_are_type_errors(value: Any) -> None:
             client.insert([value], {"table": 1.0})
 
 
-def test_vector_25_none_is_refused_by_the_legacy_writer_only() -> None:
+def test_vector_25_none_is_refused_by_the_legacy_writer_only():
     with serve(fifo_table()) as client:
         with pytest.raises(TypeError):
             client.insert([None], {"table": 1.0})
@@ -366,7 +358,7 @@ def test_vector_25_none_is_refused_by_the_legacy_writer_only() -> None:
         writer.close()
 
 
-def test_vector_25_dict_columns_are_stored_by_sorted_key() -> None:
+def test_vector_25_dict_columns_are_stored_by_sorted_key():
     with serve(fifo_table()) as client:
         with client.trajectory_writer(1) as writer:
             writer.append({"a": 1, "b": 2})
@@ -376,7 +368,7 @@ def test_vector_25_dict_columns_are_stored_by_sorted_key() -> None:
         assert [int(leaf) for leaf in step.data] == [1, 2]
 
 
-def test_vector_26_unknown_tables() -> None:
+def test_vector_26_unknown_tables():
     with serve(fifo_table()) as client:
         with pytest.raises(RuntimeError):
             next(client.sample("nope"))
@@ -390,12 +382,12 @@ def test_vector_26_unknown_tables() -> None:
             client.mutate_priorities("nope", updates={1: 1.0})
 
 
-def test_vector_26_server_info_timeout_must_be_whole_seconds() -> None:
+def test_vector_26_server_info_timeout_must_be_whole_seconds():
     with serve(fifo_table()) as client, pytest.raises(TypeError):
         client.server_info(timeout=1.5)
 
 
-def test_vector_26_unreachable_server(unused_port: int) -> None:
+def test_vector_26_unreachable_server(unused_port):
     client = reverb.Client(f"localhost:{unused_port}")
     started = time.monotonic()
     with pytest.raises(RuntimeError):
@@ -406,7 +398,7 @@ def test_vector_26_unreachable_server(unused_port: int) -> None:
     assert 0.9 < time.monotonic() - started < 5.0 * PATIENCE
 
 
-def test_vector_27_item_written_while_the_server_is_down_arrives(unused_port: int) -> None:
+def test_vector_27_item_written_while_the_server_is_down_arrives(unused_port):
     server = reverb.Server([fifo_table()], port=unused_port)
     client = reverb.Client(f"localhost:{unused_port}")
     writer = client.trajectory_writer(1)
@@ -421,7 +413,7 @@ def test_vector_27_item_written_while_the_server_is_down_arrives(unused_port: in
 
 
 @pytest.mark.skipif(PEER, reason="the peer confirms what it did not insert when it stops (D-02)")
-def test_vector_27_a_blocked_item_arrives_after_a_restart(unused_port: int) -> None:
+def test_vector_27_a_blocked_item_arrives_after_a_restart(unused_port):
     server = reverb.Server([reverb.Table.queue("table", 1)], port=unused_port)
     client = reverb.Client(f"localhost:{unused_port}")
     writer = client.trajectory_writer(1)
@@ -445,7 +437,7 @@ sys.stdin.read()
 
 
 @pytest.mark.timeout(120)  # The peer's channel waits up to 30 s before it tries again.
-def test_vector_27_client_sample_resumes_after_a_crash(unused_port: int) -> None:
+def test_vector_27_client_sample_resumes_after_a_crash(unused_port):
     with _server_process(unused_port, 1):
         samples = reverb.Client(f"localhost:{unused_port}").sample("table", 2)
         assert next(samples)[0].data[0] == 1
@@ -454,7 +446,7 @@ def test_vector_27_client_sample_resumes_after_a_crash(unused_port: int) -> None
 
 
 @contextlib.contextmanager
-def _server_process(port: int, value: int) -> Iterator[None]:
+def _server_process(port, value):
     """Runs a server with one item in a process that is killed at the end."""
     with subprocess.Popen(
         [sys.executable, "-c", _SERVER_PROGRAM, str(port), str(value)],
@@ -470,7 +462,7 @@ def _server_process(port: int, value: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def unused_port() -> int:
+def unused_port():
     """A port that nothing listens on, as far as one can know."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -5,12 +5,8 @@ They use only the public interface of dm-reverb and hold for the released packag
 `PEER` says that this one differs on purpose.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +22,7 @@ Condition = structured.Condition
 
 
 @contextlib.contextmanager
-def serve(table: reverb.Table) -> Iterator[reverb.Client]:
+def serve(table):
     """Runs a server with one table and yields a client of it."""
     server = reverb.Server([table])
     try:
@@ -35,18 +31,18 @@ def serve(table: reverb.Table) -> Iterator[reverb.Client]:
         server.stop()
 
 
-def fifo_table() -> reverb.Table:
+def fifo_table():
     """Returns a table that keeps everything and gives each item out once, oldest first."""
     return reverb.Table.queue("table", 100)
 
 
-def append_item(writer: reverb.TrajectoryWriter, value: int) -> None:
+def append_item(writer, value):
     """Appends one step and creates an item of it."""
     writer.append([np.asarray(value)])
     writer.create_item("table", 1.0, [writer.history[0][-1:]])
 
 
-def drain(client: reverb.Client, table: reverb.Table) -> list[list[Any]]:
+def drain(client, table):
     """Samples everything there is; an item is the list of its columns as Python values."""
     size = table.info.current_size
     if not size:
@@ -55,9 +51,7 @@ def drain(client: reverb.Client, table: reverb.Table) -> list[list[Any]]:
     return [[column.tolist() for column in sample.data] for sample in samples]
 
 
-def run_structured(
-    configs: Sequence[Any], episodes: Sequence[Sequence[Any]], *, clear_buffers: bool = True
-) -> list[list[Any]]:
+def run_structured(configs, episodes, *, clear_buffers=True):
     """Writes `episodes` with a structured writer and returns the items in their order."""
     table = fifo_table()
     with serve(table) as client:
@@ -71,18 +65,13 @@ def run_structured(
         return drain(client, table)
 
 
-def config(
-    structure: Any,
-    transform: Callable[[Any], Any],
-    conditions: Sequence[Any] = (),
-    **arguments: Any,
-) -> Any:
+def config(structure, transform, conditions=(), **arguments):
     """Returns the configuration of one pattern that writes to the table."""
     pattern = structured.pattern_from_transform(structure, transform)
     return structured.create_config(pattern, "table", conditions, **arguments)
 
 
-def test_vector_9_flush_arithmetic() -> None:
+def test_vector_9_flush_arithmetic():
     table = reverb.Table.queue("table", 2)
     with serve(table) as client:
         writer = client.trajectory_writer(6)
@@ -104,7 +93,7 @@ def test_vector_9_flush_arithmetic() -> None:
         writer.close()
 
 
-def test_vector_10_an_item_without_its_chunk_delays_later_items() -> None:
+def test_vector_10_an_item_without_its_chunk_delays_later_items():
     table = fifo_table()
     with serve(table) as client:
         writer = client.trajectory_writer(4)
@@ -121,7 +110,7 @@ def test_vector_10_an_item_without_its_chunk_delays_later_items() -> None:
         writer.close()
 
 
-def test_vector_11_a_deleted_trajectory_writer_drops_the_rest() -> None:
+def test_vector_11_a_deleted_trajectory_writer_drops_the_rest():
     table = fifo_table()
     with serve(table) as client:
         writer = _writer_with_one_pending_item(client)
@@ -130,7 +119,7 @@ def test_vector_11_a_deleted_trajectory_writer_drops_the_rest() -> None:
         assert table.info.current_size == 0
 
 
-def test_vector_11_leaving_the_context_flushes_without_close() -> None:
+def test_vector_11_leaving_the_context_flushes_without_close():
     table = fifo_table()
     with serve(table) as client:
         with _writer_with_one_pending_item(client) as writer:
@@ -142,7 +131,7 @@ def test_vector_11_leaving_the_context_flushes_without_close() -> None:
         writer.close()
 
 
-def test_vector_11_a_deleted_structured_writer_inserts_the_rest() -> None:
+def test_vector_11_a_deleted_structured_writer_inserts_the_rest():
     table = fifo_table()
     with serve(table) as client:
         writer = client.structured_writer([config([0], lambda step: [step[0][-1:]])])
@@ -153,7 +142,7 @@ def test_vector_11_a_deleted_structured_writer_inserts_the_rest() -> None:
         assert drain(client, table) == [[[3]]]
 
 
-def test_vector_11_deleted_structured_writers_keep_the_order() -> None:
+def test_vector_11_deleted_structured_writers_keep_the_order():
     table = fifo_table()
     with serve(table) as client:
         for first in range(0, 60, 3):
@@ -166,7 +155,7 @@ def test_vector_11_deleted_structured_writers_keep_the_order() -> None:
         assert drain(client, table) == [[[value]] for value in range(60)]
 
 
-def test_vector_12_another_error_in_the_body_still_flushes() -> None:
+def test_vector_12_another_error_in_the_body_still_flushes():
     table = fifo_table()
     with serve(table) as client:
         with (
@@ -179,7 +168,7 @@ def test_vector_12_another_error_in_the_body_still_flushes() -> None:
 
 
 @pytest.mark.parametrize("error", [reverb.ReverbError, reverb.DeadlineExceededError])
-def test_vector_12_a_reverb_error_in_the_body_skips_the_flush(error: type[Exception]) -> None:
+def test_vector_12_a_reverb_error_in_the_body_skips_the_flush(error):
     table = fifo_table()
     with serve(table) as client:
         with pytest.raises(error), _writer_with_one_pending_item(client) as writer:
@@ -188,7 +177,7 @@ def test_vector_12_a_reverb_error_in_the_body_skips_the_flush(error: type[Except
         writer.close()
 
 
-def test_vector_13_with_kept_buffers_items_span_episodes() -> None:
+def test_vector_13_with_kept_buffers_items_span_episodes():
     table = fifo_table()
     with serve(table) as client:
         writer = client.trajectory_writer(3)
@@ -205,12 +194,12 @@ def test_vector_13_with_kept_buffers_items_span_episodes() -> None:
         writer.close()
 
 
-def test_vector_14_steps_since_applied_counts_across_episodes() -> None:
+def test_vector_14_steps_since_applied_counts_across_episodes():
     configs = [config(0, lambda x: x[-1], [Condition.steps_since_applied() >= 2])]
     assert run_structured(configs, [[0, 1, 2], [10, 11, 12]]) == [[1], [10], [12]]
 
 
-def test_vector_15_with_kept_buffers_patterns_span_episodes() -> None:
+def test_vector_15_with_kept_buffers_patterns_span_episodes():
     episodes = [[0, 1], [10, 11]]
     three = [config(0, lambda x: x[-3:])]
     assert run_structured(three, episodes, clear_buffers=False) == [[[0, 1, 10]], [[1, 10, 11]]]
@@ -218,7 +207,7 @@ def test_vector_15_with_kept_buffers_patterns_span_episodes() -> None:
     assert run_structured(two, episodes) == [[[0, 1]], [[10, 11]]]
 
 
-def test_vector_16_partial_steps() -> None:
+def test_vector_16_partial_steps():
     structure = {"a": 0, "b": 0}
     both = config(structure, lambda step: {"x": step["a"][-1], "y": step["b"][-1]})
     only_a = config(structure, lambda step: {"x": step["a"][-1]})
@@ -234,14 +223,14 @@ def test_vector_16_partial_steps() -> None:
         assert drain(client, table) == [[0], [0, 5], [1, 6], [1]]
 
 
-def test_vector_17_a_pattern_waits_until_no_cell_is_missing() -> None:
+def test_vector_17_a_pattern_waits_until_no_cell_is_missing():
     structure = {"a": 0, "b": 0}
     configs = [config(structure, lambda step: [step["a"][-2:]])]
     steps = [{"a": a, "b": 0} for a in (0, None, 2, 3)]
     assert run_structured(configs, [steps]) == [[[2, 3]]]
 
 
-def test_vector_18_td_error() -> None:
+def test_vector_18_td_error():
     structure = {"a": 0.0, "b": 0.0}
     priority = structured.td_error(0.9, structure, lambda step: step["b"])
     table = fifo_table()
@@ -258,7 +247,7 @@ def test_vector_18_td_error() -> None:
     assert [sample.data[0].tolist() for sample in samples] == [[1.0, -3.0], [-3.0, 2.0]]
 
 
-def test_vector_18_without_the_column_the_priority_is_zero() -> None:
+def test_vector_18_without_the_column_the_priority_is_zero():
     structure = {"a": 0.0, "b": 0.0}
     priority = structured.td_error(0.9, structure, lambda step: step["b"])
     with serve(fifo_table()) as client:
@@ -270,7 +259,7 @@ def test_vector_18_without_the_column_the_priority_is_zero() -> None:
         assert next(client.sample("table", 1, emit_timesteps=False)).info.priority == 0.0
 
 
-def _leading(*transforms: Callable[[Any], Any]) -> tuple[int | None, ...]:
+def _leading(*transforms):
     """Returns the shape that `infer_signature` gives to patterns over one array of shape [3, 3]."""
     spec = {"x": np.zeros((3, 3), np.float32)}
     configs = [config(spec, lambda step, t=t: {"y": t(step["x"])}) for t in transforms]
@@ -280,19 +269,19 @@ def _leading(*transforms: Callable[[Any], Any]) -> tuple[int | None, ...]:
     return tuple(signature["y"].shape)
 
 
-def test_vector_20_infer_signature_rounds_a_strided_length_up() -> None:
+def test_vector_20_infer_signature_rounds_a_strided_length_up():
     assert _leading(lambda x: x[-8::2]) == (4, 3, 3)
     # Version 0.14 rounded down, so that its signature did not fit the items.
     assert _leading(lambda x: x[-7::2]) == ((3 if PEER else 4), 3, 3)
 
 
-def test_vector_20_infer_signature_of_different_lengths() -> None:
+def test_vector_20_infer_signature_of_different_lengths():
     slices = (lambda x: x[-2:], lambda x: x[-2:], lambda x: x[-3:])
     assert _leading(*slices) == (None, 3, 3)
 
 
 @pytest.fixture
-def nested_writer() -> Iterator[reverb.TrajectoryWriter]:
+def nested_writer():
     """A trajectory writer that has seen one step of a nest."""
     with serve(fifo_table()) as client:
         writer = client.trajectory_writer(2)
@@ -301,21 +290,19 @@ def nested_writer() -> Iterator[reverb.TrajectoryWriter]:
         writer.close()
 
 
-def test_vector_29_wrong_dtype_names_the_path(nested_writer: reverb.TrajectoryWriter) -> None:
+def test_vector_29_wrong_dtype_names_the_path(nested_writer):
     expected = r"column \('scalar',\)\. Got double but expected int64"
     with pytest.raises(ValueError, match=expected):
         nested_writer.append({"scalar": 1.0, "nest": {"sub": 1.0, "sub_list": [1, 2, 3]}})
 
 
-def test_vector_29_wrong_dtype_in_a_list_names_the_path(
-    nested_writer: reverb.TrajectoryWriter,
-) -> None:
+def test_vector_29_wrong_dtype_in_a_list_names_the_path(nested_writer):
     expected = r"column \('nest', 'sub_list', 1\)\. Got double but expected int64"
     with pytest.raises(ValueError, match=expected):
         nested_writer.append({"scalar": 1, "nest": {"sub": 1.0, "sub_list": [1, 2.0, 3]}})
 
 
-def test_vector_29_wrong_shape_names_the_path(nested_writer: reverb.TrajectoryWriter) -> None:
+def test_vector_29_wrong_shape_names_the_path(nested_writer):
     expected = (
         r"incompatible shape provided for column \('nest', 'sub'\)\. "
         r"Got \[2\] which is incompatible with \[\]"
@@ -326,7 +313,7 @@ def test_vector_29_wrong_shape_names_the_path(nested_writer: reverb.TrajectoryWr
         )
 
 
-def test_vector_29_structured_writer_names_column_and_path() -> None:
+def test_vector_29_structured_writer_names_column_and_path():
     structure = {"a": 0, "b": 0}
     with serve(fifo_table()) as client:
         writer = client.structured_writer([config(structure, lambda s: [s["b"][-1], s["a"][-1]])])
@@ -336,7 +323,7 @@ def test_vector_29_structured_writer_names_column_and_path() -> None:
             writer.append({"a": 1, "b": 2.0})
 
 
-def _writer_with_one_pending_item(client: reverb.Client) -> reverb.TrajectoryWriter:
+def _writer_with_one_pending_item(client):
     """Returns a writer whose only item waits for the rest of its chunk."""
     writer = client.trajectory_writer(5)
     writer.configure((0,), num_keep_alive_refs=5, max_chunk_length=5)
