@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The function that makes an iterator over batches."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from reverb._batches.iterator import BatchIterator
@@ -151,7 +151,7 @@ def _iterator(client: Client, options: BatchOptions) -> BatchIterator:
 def _transformed(source: Source, function: Callable[[Any], Any]) -> Source:
     """Makes a source of `function(element)`, called in the background thread."""
 
-    def results(count: int, pipe: Pipe) -> Any:
+    def results(count: int, pipe: Pipe) -> Iterator[object]:
         return map(function, source(count, pipe))
 
     return results

@@ -260,10 +260,10 @@ class TableSource:
             self._end_after_s is not None and time.monotonic() - last_progress >= self._end_after_s
         )
 
-    def _of_answer(self, request: BatchRequest, answer: Any) -> ReplayBatch:
+    def _of_answer(self, request: BatchRequest, answer: native.BatchAnswer) -> ReplayBatch:
         return self.finished(request.flat_batch(answer), request)
 
-    def _explained(self, error: Any, parts: list[ReplayBatch]) -> errors.ReverbError:
+    def _explained(self, error: errors.ReverbError, parts: list[ReplayBatch]) -> errors.ReverbError:
         """Returns the error with table and address in its text, and the sampled rows attached."""
         text = str(error)
         # Errors of connections name the address, or its beginning, themselves.

@@ -318,7 +318,9 @@ def _check_ragged(ragged: str, pad: object, pad_to_multiple_of: int | None, out:
     return check_at_least(1, "pad_to_multiple_of", pad_to_multiple_of)
 
 
-def _outputs(name: str, out: object, batch_size: int, choice: ColumnChoice | None) -> Any:
+def _outputs(
+    name: str, out: object, batch_size: int, choice: ColumnChoice | None
+) -> native.Outputs:
     """Returns the arrays of a nest, or of a `ReplaySample`, in the order of the core."""
     info = None
     if isinstance(out, ReplaySample):

@@ -71,7 +71,7 @@ def joined(
 
 def _check_size(
     parts: list[ReplayBatch],
-    keys: Any,
+    keys: np.ndarray,
     columns: list[Any],
     lengths: list[Any],
     to_multiple_of: int,

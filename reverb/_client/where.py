@@ -4,7 +4,10 @@
 import dataclasses
 import datetime
 import math
+from collections.abc import Callable
 from typing import Any
+
+from google.protobuf.message import Message
 
 from reverb._checks.arguments import check_integer
 from reverb.core import protos
@@ -58,7 +61,7 @@ class Where:
         """Whether any bound is given; if not, all items fulfil the condition."""
         return bool(self.to_proto().ByteSize())
 
-    def to_proto(self) -> Any:
+    def to_proto(self) -> Message:
         """Makes a `reverb.ItemCondition` message."""
         lowest, highest = _bounds("priority", "", self.priority, _number)
         fewest, most = _bounds("times_sampled", "", self.times_sampled, _count)
@@ -73,7 +76,7 @@ class Where:
         )
 
 
-def condition_of(where: Where | None) -> Any:
+def condition_of(where: Where | None) -> Message:
     """Returns the `reverb.ItemCondition` message of an argument `where`.
 
     Raises:
@@ -86,7 +89,9 @@ def condition_of(where: Where | None) -> Any:
     return where.to_proto()
 
 
-def _bounds(argument: str, form: str, pair: Any, number: Any) -> tuple[Any, Any]:
+def _bounds(
+    argument: str, form: str, pair: object, number: Callable[[Any], float]
+) -> tuple[Any, Any]:
     """Returns two numbers, or `None` for no bound."""
     if pair is None:
         return None, None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Windows: random consecutive steps of an item, chosen when it is sampled."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -160,7 +160,9 @@ class Window:
         return mask
 
 
-def _checked(spans: Mapping[Any, Any], first: int, end: int) -> Any:
+def _checked(
+    spans: Mapping[Any, Any], first: int, end: int
+) -> Iterator[tuple[Any, tuple[int, int]]]:
     """Yields spans whose bounds are integers within the window."""
     if not isinstance(spans, Mapping):
         raise TypeError(

@@ -25,7 +25,7 @@ class NestWriter(Generic[_NativeWriter]):
         # Looked up once, because `append` is the hottest call of an actor.
         self._append = internal_writer.append
         self._columns: Any = ()
-        self._history: Any = None
+        self._history: object = None
 
     @property
     def history(self) -> Any:

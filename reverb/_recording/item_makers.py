@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from reverb import errors
 from reverb._recording.item_columns import ItemColumns
@@ -90,7 +91,7 @@ def make_item_maker(
     items: Items,
     writer: StepWriter,
     columns: Callable[[], ItemColumns],
-    reward_dtype: Any = np.float32,
+    reward_dtype: npt.DTypeLike = np.float32,
 ) -> ItemMaker:
     """Returns the maker for a kind of items; it gets the columns after the first step."""
     writing = Writing(writer, columns, np.dtype(reward_dtype))

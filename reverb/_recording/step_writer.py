@@ -12,6 +12,7 @@ from reverb._batches.importance import MAX_PRIORITY
 from reverb._recording.nests import map_nest
 from reverb._recording.waiting import STOPPED_CLOSE_TIMEOUT_MS, Waiting
 from reverb.client import Client
+from reverb.core import native
 
 __all__ = ["NewItems", "Priority", "Step", "StepWriter"]
 
@@ -70,7 +71,7 @@ class StepWriter:
             for table, own in given.items()
         }
         known = waiting.tables_of(client)
-        self._names: Any = None
+        self._names: native.ColumnNames | None = None
         if known is None:
             self._closed = self.has_no_run = True
             return

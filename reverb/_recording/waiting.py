@@ -5,12 +5,13 @@ import concurrent.futures
 import copy
 import math
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from reverb import errors
 from reverb._writers.leaving import CLOSE_TIMEOUT_MS, reason_of
 from reverb.client import Client
 from reverb.reverb_types import TableInfo
+from reverb.trajectory_writer import BatchedTrajectoryWriter
 
 __all__ = ["SERVER_IS_GONE", "STOPPED_CLOSE_TIMEOUT_MS", "Stop", "Waiting"]
 
@@ -85,7 +86,7 @@ class Waiting(NamedTuple):
                     return None
             return asked.result()
 
-    def until_confirmed(self, writer: Any, num_items: int) -> bool:
+    def until_confirmed(self, writer: BatchedTrajectoryWriter, num_items: int) -> bool:
         """Blocks until at most `num_items` items of a writer are unconfirmed, or the run ends.
 
         Returns:
@@ -105,19 +106,21 @@ class Waiting(NamedTuple):
         )
         return self._poll(writer, num_items, limit_s, text)
 
-    def until_flushed(self, writer: Any) -> bool:
+    def until_flushed(self, writer: BatchedTrajectoryWriter) -> bool:
         """Like `until_confirmed` for all items, without a limit."""
         if self.stop is not None:
             return self._poll(writer, 0, math.inf, "")
         writer.flush()
         return True
 
-    def until_all_confirmed(self, writer: object) -> bool:
+    def until_all_confirmed(self, writer: BatchedTrajectoryWriter) -> bool:
         """Like `until_confirmed` for all items, with the limit of `close`."""
         limit_s = CLOSE_TIMEOUT_MS / 1000
         return self._poll(writer, 0, limit_s, f"close did not finish within {limit_s:g} s.")
 
-    def _poll(self, writer: Any, num_items: int, limit_s: float, text: str) -> bool:
+    def _poll(
+        self, writer: BatchedTrajectoryWriter, num_items: int, limit_s: float, text: str
+    ) -> bool:
         deadline = time.monotonic() + limit_s
         while not self.is_stopped:
             left_ms = (deadline - time.monotonic()) * 1000

@@ -2,10 +2,10 @@
 """Settings with which the native server starts, apart from its tables."""
 
 import dataclasses
-from typing import Any
 
 from reverb._server.credentials import ServerSecurity
 from reverb._server.limits import Limits
+from reverb._server.shard import ShardPlace
 from reverb.checkpointers import CheckpointerOptions
 
 __all__ = ["StartConfig"]
@@ -43,4 +43,4 @@ class StartConfig:
     http_host: str
     security: ServerSecurity | None
     unix_path: str | None
-    shard: Any
+    shard: ShardPlace | None

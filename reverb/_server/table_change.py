@@ -6,6 +6,8 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Final
 
+from google.protobuf.message import Message
+
 from reverb._checks.answers import reads_answer
 from reverb._checks.arguments import (
     check_at_least,
@@ -66,7 +68,7 @@ class TableChange:
     priority_exponent: float | None = None
     sampler: Any = None
 
-    def to_proto(self, table: str) -> Any:
+    def to_proto(self, table: str) -> Message:
         """Makes a `reverb.TableChange` message.
 
         Raises:

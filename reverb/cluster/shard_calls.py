@@ -2,15 +2,15 @@
 """Calls to single shards, for programs that run a group."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from reverb._client.small_calls import answer_of, request_of
+from reverb.client import Client
 from reverb.core import protos
 
 __all__ = ["map_of", "move_items", "server_id_of", "set_map"]
 
 
-def server_id_of(client: Any) -> int:
+def server_id_of(client: Client) -> int:
     """Returns the id of a client's server; a server draws it when it starts.
 
     Raises:
@@ -21,7 +21,7 @@ def server_id_of(client: Any) -> int:
     return answer.server_id
 
 
-def map_of(client: Any) -> bytes | None:
+def map_of(client: Client) -> bytes | None:
     """Returns a shard's map of the group, as a serialized `ShardMap`; `None` if it has none.
 
     Raises:
@@ -31,7 +31,7 @@ def map_of(client: Any) -> bytes | None:
     return answer.map.SerializeToString() if answer.HasField("map") else None
 
 
-def set_map(client: Any, serialized_map: bytes, index: int) -> None:
+def set_map(client: Client, serialized_map: bytes, index: int) -> None:
     """Gives a shard, by a client of it alone, the map of its group, where it has this index.
 
     Raises:
@@ -43,7 +43,7 @@ def set_map(client: Any, serialized_map: bytes, index: int) -> None:
     client._client.call(*request_of("SetDirectory", map=shard_map, index=index))
 
 
-def move_items(source: Any, target: Any, table: str, slots: Sequence[int]) -> tuple[int, int]:
+def move_items(source: Client, target: Client, table: str, slots: Sequence[int]) -> tuple[int, int]:
     """Copies items of one shard to another one, with their keys, priorities and counts.
 
     Blocks until all are copied. They stay in the source. Both clients are of one shard alone. An

@@ -215,7 +215,7 @@ def _may_drop(arguments: argparse.Namespace, present: _Present) -> bool:
     return arguments.yes or confirmed(f"{shown}. Make it smaller?")
 
 
-def _sampler(arguments: argparse.Namespace, present: _Present) -> object:
+def _sampler(arguments: argparse.Namespace, present: _Present) -> Prioritized | Recent | None:
     """The sampler with its new parameters; `None` if they do not change."""
     if arguments.expected_age is not None:
         return Recent(arguments.expected_age)

@@ -5,11 +5,12 @@ import argparse
 import functools
 import operator
 import re
-from typing import Any
 
 import tree
 
 from reverb import datasets, specs
+from reverb._recording.items import Items
+from reverb.client import Client
 from reverb.command import text
 from reverb.command.progress import Progress
 from reverb.command.server_arguments import (
@@ -199,7 +200,7 @@ def _import(arguments: argparse.Namespace) -> None:
         print(f"the table is full with {after.max_size} items: further inserts remove items")
 
 
-def _items(arguments: argparse.Namespace) -> Any:
+def _items(arguments: argparse.Namespace) -> Items:
     """Makes the kind of items.
 
     Raises:
@@ -238,7 +239,9 @@ def _max_length(items: object) -> int | None:
     return None
 
 
-def _show_columns(client: Any, arguments: argparse.Namespace, items: Any, first: Any) -> None:
+def _show_columns(
+    client: Client, arguments: argparse.Namespace, items: Items, first: datasets.Episode | None
+) -> None:
     """Prints the columns of the items beside those of the table."""
     info = client.server_info().get(arguments.table)
     if info is None or first is None:

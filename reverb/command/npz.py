@@ -26,7 +26,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -97,7 +97,7 @@ class _Member:
         self._file.write(np.ascontiguousarray(rows, self._dtype).data)
         self._num_rows += len(rows)
 
-    def copy_to(self, file: Any) -> None:
+    def copy_to(self, file: IO[bytes]) -> None:
         header = {
             "descr": np.lib.format.dtype_to_descr(self._dtype),
             "fortran_order": False,

@@ -23,6 +23,7 @@ from reverb._server.split_table import check_parts
 from reverb._server.table import arguments_of
 from reverb._server.table_part import take_numbers
 from reverb.checkpointers import DefaultCheckpointer
+from reverb.client import Client
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import Directory, slots_as_values
 from reverb.cluster.shard_calls import move_items, set_map
@@ -317,7 +318,7 @@ def _move_part(
                         move_items(client, target, table, its)
 
 
-def _delete_older(source: object, target: Any, table: str) -> int:
+def _delete_older(source: Client, target: Client, table: str) -> int:
     """Deletes items of the target of which the source has a newer one; returns how many."""
     keys, times = _times(source, table)
     their_keys, their_times = _times(target, table)
@@ -327,7 +328,7 @@ def _delete_older(source: object, target: Any, table: str) -> int:
     return len(older)
 
 
-def _times(client: Any, table: str) -> tuple[np.ndarray, np.ndarray]:
+def _times(client: Client, table: str) -> tuple[np.ndarray, np.ndarray]:
     rows = [(int(it.info.key), at) for at, it in client.scan(table, with_inserted_at=True)]
     return np.array([row[0] for row in rows], np.uint64), np.array([row[1] for row in rows])
 

@@ -4,6 +4,7 @@
 import dataclasses
 import inspect
 import time
+from collections.abc import Callable
 from typing import Any
 
 from google.protobuf import json_format
@@ -99,7 +100,7 @@ def worst_first(status: ServerStatus) -> dict[str, TableStatus]:
     return dict(sorted(status.tables.items(), key=lambda it: rank[it[1].diagnosis.state]))
 
 
-def _keep(messages: Any, condition: Any) -> None:
+def _keep(messages: Any, condition: Callable[[Any], bool]) -> None:
     kept = [message for message in messages if condition(message)]
     del messages[:]
     messages.extend(kept)

@@ -214,7 +214,7 @@ def _native(episode: Episode) -> Episode:
     if all(leaf.dtype.isnative for _, leaf in episode._arrays() if isinstance(leaf, np.ndarray)):
         return episode
 
-    def native(leaf: object) -> Any:
+    def native(leaf: object) -> object:
         return native_order(leaf) if isinstance(leaf, np.ndarray) else leaf
 
     names = ("observations", "actions", "rewards", "terminated", "truncated", "infos")

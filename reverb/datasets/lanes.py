@@ -34,7 +34,7 @@ class Lanes:
         table: str,
         items: Transitions | Sequences,
         columns: TableColumns,
-        priority: Any,
+        priority: float | str,
         num_lanes: int = NUM_LANES,
     ) -> None:
         self._num_lanes = num_lanes

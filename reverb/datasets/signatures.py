@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from reverb import specs
 from reverb._recording.item_makers import num_rows
@@ -22,7 +23,7 @@ def signature(
     *,
     episode_ids: bool = True,
     leave_out: Collection[str] = (),
-    reward_dtype: Any = np.float32,
+    reward_dtype: npt.DTypeLike = np.float32,
 ) -> dict[str, Any]:
     """Returns the signature of a table for the items of a dataset.
 

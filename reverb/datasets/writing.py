@@ -13,7 +13,7 @@ from reverb import errors
 from reverb._batches.importance import MAX_PRIORITY
 from reverb._recording.checks import check_choice
 from reverb._recording.item_makers import factor, num_rows
-from reverb._recording.items import Episodes, Items
+from reverb._recording.items import Episodes, Items, Sequences, Transitions
 from reverb._recording.nests import map_nest, without
 from reverb.client import Client
 from reverb.datasets.episode import Episode
@@ -182,9 +182,9 @@ def _count(
 def _write_lanes(
     client: Client,
     table: str,
-    items: Any,
+    items: Transitions | Sequences,
     columns: TableColumns,
-    priority: Any,
+    priority: float | str,
     episodes: Iterable[Episode],
     counts: Written,
     progress: Callable[[Written], Any] | None,
@@ -257,7 +257,7 @@ def _item_of(episode: Episode, items: Episodes, columns: TableColumns) -> dict[s
     return item
 
 
-def _number(priority: Any) -> float:
+def _number(priority: float | str) -> float:
     if priority is MAX_PRIORITY or priority == "max":
         return MAX_PRIORITY
     try:

@@ -93,7 +93,7 @@ def _check_like(first: Episode, episode: Episode) -> None:
         )
 
 
-def _buffer(minari: Any, episode: Episode, nested: bool) -> Any:
+def _buffer(minari: Any, episode: Episode, nested: bool) -> object:
     given = episode.infos
     if not nested:  # Minari itself reads the nests of these formats as objects.
         given = {path.partition("/")[2]: leaf for path, leaf in leaves("infos", given)}
@@ -112,7 +112,7 @@ def _buffer(minari: Any, episode: Episode, nested: bool) -> Any:
     )
 
 
-def _space(episode: Episode, path: str, nest: Any) -> Any:
+def _space(episode: Episode, path: str, nest: Any) -> object:
     """A space of all values of the dtypes and shapes of a nest, which is a field of the episode."""
     spaces = library("gymnasium", "gymnasium>=1.0", "minari", "gymnasium.spaces")
     if isinstance(nest, Mapping):
