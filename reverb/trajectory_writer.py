@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from reverb import errors
 from reverb._checks.arguments import as_rows, check_item, check_table, clamped_timeout_ms
 from reverb._nests.flat import flatten_with_labels
 from reverb._nests.nest_writer import NestWriter
@@ -351,17 +350,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         most 2 s after any other `Exception`, and not at all after a `KeyboardInterrupt`, a
         `SystemExit` and the like; then the log says how many items are not confirmed.
         """
-        try:
-            if self._writer.closed:
-                return
-            if exc_type is None:
-                self.flush()
-            elif not issubclass(exc_type, errors.ReverbError):
-                leaving.leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
-            else:
-                self._writer.report_unconfirmed(leaving.EXCEPTION)
-        finally:
-            self._writer.close()
+        leaving.leave_closing(exc_type, self._writer, self.flush)
 
     def _mask(self, where: object) -> np.ndarray | None:
         return None if where is None else as_rows("where", where, np.bool_, self._batch_size)

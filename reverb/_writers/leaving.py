@@ -20,6 +20,7 @@ __all__ = [
     "delivering",
     "leave",
     "leave_awaited",
+    "leave_closing",
     "reason_of",
     "report_at_exit",
     "skips_flush_as_dm_reverb",
@@ -148,6 +149,27 @@ def leave(exc_type: type[BaseException], writer: _Writer, flush: Callable[[int],
                 flush(FLUSH_TIMEOUT_MS)
     finally:
         writer.report_unconfirmed(EXCEPTION)
+
+
+def leave_closing(
+    exc_type: type[BaseException] | None, writer: _Flushing, flush: Callable[[], None]
+) -> None:
+    """Closes a native writer at the end of its block, after `flush` or what an exception allows.
+
+    Flushes for at most 2 s after an `Exception`. Only closes after a `ReverbError`, or if the block
+    has closed the writer.
+    """
+    try:
+        if writer.closed:
+            return
+        if exc_type is None:
+            flush()
+        elif not issubclass(exc_type, errors.ReverbError):
+            leave(exc_type, writer, lambda limit: writer.flush(0, limit))
+        else:
+            writer.report_unconfirmed(EXCEPTION)
+    finally:
+        writer.close()
 
 
 async def leave_awaited(

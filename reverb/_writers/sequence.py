@@ -13,7 +13,7 @@ from reverb._checks.pickles import OF_CLIENTS, not_pickled
 from reverb._nests.flat import flatten_with_path
 from reverb._writers import leaving
 from reverb.core import native
-from reverb.errors import InvalidArgumentError, ReverbError
+from reverb.errors import InvalidArgumentError
 from reverb.shown_text import type_name
 
 __all__ = ["SequenceWriter"]
@@ -192,18 +192,9 @@ class SequenceWriter:
         most 2 s after any other `Exception`, and not at all after a `KeyboardInterrupt`, a
         `SystemExit` and the like; then the log says how many items are not confirmed.
         """
-        try:
-            if self._writer.closed:
-                return
+        if not self._writer.closed:
             self._writer.report_unwritten()
-            if exc_type is None:
-                self.flush()
-            elif not issubclass(exc_type, ReverbError):
-                leaving.leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
-            else:
-                self._writer.report_unconfirmed(leaving.EXCEPTION)
-        finally:
-            self._writer.close()
+        leaving.leave_closing(exc_type, self._writer, self.flush)
 
     def _append_new_structure(self, step: Any, is_last: Any, priorities: Any, removal: Any) -> int:
         paths_and_leaves = flatten_with_path(step)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trajectory writers of asyncio programs."""
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -14,8 +14,70 @@ from reverb.core import native
 
 __all__ = ["BatchedTrajectoryWriter", "TrajectoryWriter"]
 
+_Native = TypeVar("_Native", native.TrajectoryWriter, native.BatchedTrajectoryWriter)
+_Blocking = TypeVar(
+    "_Blocking", trajectory_writer.TrajectoryWriter, trajectory_writer.BatchedTrajectoryWriter
+)
 
-class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
+
+class _HistoryWriter(AwaitedWriter[_Native], Generic[_Native, _Blocking]):
+    """What both trajectory writers do with their history."""
+
+    def __init__(
+        self, event_loops: EventLoops, internal_writer: _Native, writer: _Blocking
+    ) -> None:
+        super().__init__(event_loops, internal_writer)
+        self._writer = writer
+
+    @property
+    def history(self) -> Any:
+        """Nest of the columns' histories; see that of the blocking twin.
+
+        Raises:
+          FailedPreconditionError: Before the first column.
+        """
+        return self._writer.history
+
+    def configure(
+        self, path: tuple[Any, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None
+    ) -> None:
+        """Sets the options of one column; see `reverb.TrajectoryWriter.configure`.
+
+        Args:
+          path: Path of the column in the data, as in `tree.flatten_with_path`: `("obs", 0)`.
+          num_keep_alive_refs: Number of newest values of the column that new items may use, for
+            each environment.
+          max_chunk_length: Number of values per chunk; `None`: the writer chooses it.
+
+        Raises:
+          InvalidArgumentError: If a number is out of its range.
+          FailedPreconditionError: If the column has an incomplete chunk.
+        """
+        self._writer.configure(
+            path, num_keep_alive_refs=num_keep_alive_refs, max_chunk_length=max_chunk_length
+        )
+
+    async def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
+        """Sends all items, and waits until all but a few are confirmed by the server.
+
+        If it is cancelled, the items remain queued and are sent all the same.
+
+        Args:
+          block_until_num_items: How many items may still be unconfirmed on return.
+          timeout_ms: How long to wait, in milliseconds; `None`, 0 or less: no limit, as in
+            dm-reverb.
+
+        Raises:
+          DeadlineExceededError: After `timeout_ms`; the text says what it waited for. The items
+            remain queued.
+          InvalidArgumentError: If `block_until_num_items` is negative.
+          ReverbError: If the connection failed permanently.
+        """
+        limit = None if timeout_ms is None or timeout_ms <= 0 else timeout_ms
+        await self._flush(block_until_num_items, limit)
+
+
+class TrajectoryWriter(_HistoryWriter[native.TrajectoryWriter, trajectory_writer.TrajectoryWriter]):
     """Appends steps to a local history and makes items of slices of it, for asyncio.
 
     Made by `reverb.aio.Client.trajectory_writer`. The twin of `reverb.TrajectoryWriter`: `append`
@@ -38,17 +100,8 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
     """
 
     def __init__(self, event_loops: EventLoops, internal_writer: native.TrajectoryWriter) -> None:
-        super().__init__(event_loops, internal_writer)
-        self._writer = trajectory_writer.TrajectoryWriter(internal_writer)
-
-    @property
-    def history(self) -> Any:
-        """Nest of the columns' histories; see `reverb.TrajectoryWriter.history`.
-
-        Raises:
-          FailedPreconditionError: Before the first column.
-        """
-        return self._writer.history
+        writer = trajectory_writer.TrajectoryWriter(internal_writer)
+        super().__init__(event_loops, internal_writer, writer)
 
     @property
     def episode_steps(self) -> int:
@@ -73,24 +126,6 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
           FailedPreconditionError: If the writer is closed or failed earlier.
         """
         self._writer.append(data, partial_step=partial_step)
-
-    def configure(
-        self, path: tuple[Any, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None
-    ) -> None:
-        """Sets the options of one column; see `reverb.TrajectoryWriter.configure`.
-
-        Args:
-          path: Path of the column in the data, as in `tree.flatten_with_path`: `("obs", 0)`.
-          num_keep_alive_refs: Number of newest values of the column that new items may use.
-          max_chunk_length: Number of values per chunk; `None`: the writer chooses it.
-
-        Raises:
-          InvalidArgumentError: If a number is out of its range.
-          FailedPreconditionError: If the column has an incomplete chunk.
-        """
-        self._writer.configure(
-            path, num_keep_alive_refs=num_keep_alive_refs, max_chunk_length=max_chunk_length
-        )
 
     async def create_item(
         self,
@@ -122,25 +157,6 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
         """
         self._writer.create_item(table, priority, trajectory, removal_priority=removal_priority)
         await self._throttle()
-
-    async def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
-        """Sends all items, and waits until all but a few are confirmed by the server.
-
-        If it is cancelled, the items remain queued and are sent all the same.
-
-        Args:
-          block_until_num_items: How many items may still be unconfirmed on return.
-          timeout_ms: How long to wait, in milliseconds; `None`, 0 or less: no limit, as in
-            dm-reverb.
-
-        Raises:
-          DeadlineExceededError: After `timeout_ms`; the text says what it waited for. The items
-            remain queued.
-          InvalidArgumentError: If `block_until_num_items` is negative.
-          ReverbError: If the connection failed permanently.
-        """
-        limit = None if timeout_ms is None or timeout_ms <= 0 else timeout_ms
-        await self._flush(block_until_num_items, limit)
 
     async def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Flushes, then starts a new episode.
@@ -187,7 +203,9 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
             await leaving.leave_awaited(exc_type, self._native, lambda limit: self._flush(0, limit))
 
 
-class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
+class BatchedTrajectoryWriter(
+    _HistoryWriter[native.BatchedTrajectoryWriter, trajectory_writer.BatchedTrajectoryWriter]
+):
     """A trajectory writer for `B` environments that are stepped together, for asyncio.
 
     Made by `reverb.aio.Client.batched_trajectory_writer`. The twin of
@@ -214,22 +232,13 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
         internal_writer: native.BatchedTrajectoryWriter,
         batch_size: int,
     ) -> None:
-        super().__init__(event_loops, internal_writer)
-        self._writer = trajectory_writer.BatchedTrajectoryWriter(internal_writer, batch_size)
+        writer = trajectory_writer.BatchedTrajectoryWriter(internal_writer, batch_size)
+        super().__init__(event_loops, internal_writer, writer)
 
     @property
     def batch_size(self) -> int:
         """Number of environments, `B`."""
         return self._writer.batch_size
-
-    @property
-    def history(self) -> Any:
-        """Nest of the columns' histories; see `reverb.BatchedTrajectoryWriter`.
-
-        Raises:
-          FailedPreconditionError: Before the first column.
-        """
-        return self._writer.history
 
     @property
     def episode_steps(self) -> np.ndarray:
@@ -250,24 +259,6 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
           ReverbError: As `reverb.BatchedTrajectoryWriter.append`.
         """
         self._writer.append(data, partial_step=partial_step, where=where)
-
-    def configure(
-        self, path: tuple[Any, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None
-    ) -> None:
-        """Sets the options of one column, as `TrajectoryWriter.configure`.
-
-        Args:
-          path: Path of the column in the data.
-          num_keep_alive_refs: Number of newest values of the column that new items may use, for
-            each environment.
-          max_chunk_length: Number of values per chunk; `None`: the writer chooses it.
-
-        Raises:
-          ReverbError: As `TrajectoryWriter.configure`.
-        """
-        self._writer.configure(
-            path, num_keep_alive_refs=num_keep_alive_refs, max_chunk_length=max_chunk_length
-        )
 
     async def create_items(
         self,
@@ -306,22 +297,6 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
         )
         await self._throttle()
         return num_items
-
-    async def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
-        """Sends all items, and waits until all but a few are confirmed by the server.
-
-        If it is cancelled, the items remain queued and are sent all the same.
-
-        Args:
-          block_until_num_items: How many items may still be unconfirmed on return.
-          timeout_ms: How long to wait, in milliseconds; `None`, 0 or less: no limit, as in
-            dm-reverb.
-
-        Raises:
-          ReverbError: As `TrajectoryWriter.flush`.
-        """
-        limit = None if timeout_ms is None or timeout_ms <= 0 else timeout_ms
-        await self._flush(block_until_num_items, limit)
 
     def end_episode(self, where: object = None, *, clear_buffers: bool = True) -> None:
         """Starts a new episode in each selected environment.
