@@ -100,9 +100,11 @@ class Leaf:
             observation = observation.reshape(values.array.shape)
         values.array[...] = observation
 
-    def column(self, history: Any, rows: list[int]) -> Any:
-        """The observation with the frames of these rows, which count from the newest one."""
-        return history[self.name][rows if self.num_frames > 1 else rows[0]]
+    def column(self, history: Any, row: int) -> Any:
+        """The observation whose newest frame is in this row, and the others in those before it."""
+        if self.num_frames == 1:
+            return history[self.name][row]
+        return history[self.name][list(range(row - self.num_frames + 1, row + 1))]
 
     def restored(self, column: Array) -> Array:
         """Observations `[B, ...]` of the column of a batch, whose frames are `[B, k, ...]`."""

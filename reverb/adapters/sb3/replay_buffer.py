@@ -14,7 +14,8 @@ from reverb.adapters.sb3 import arrays
 from reverb.adapters.sb3.column_order import order_in
 from reverb.adapters.sb3.leaf import make_leaf
 from reverb.adapters.sb3.library import buffers, spaces, type_aliases
-from reverb.adapters.sb3.transition_writer import MAX_TOGETHER, TransitionWriter
+from reverb.adapters.sb3.step import TransitionSpec
+from reverb.adapters.sb3.transition_writer import STEPS_PER_SEND, TransitionWriter
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 
 __all__ = ["ReverbReplayBuffer"]
@@ -324,20 +325,19 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             self._leaves = [make_leaf("obs", space, shapes)]
 
     def _begin_writing(self, num_steps: int = 0) -> None:
-        self._steps = TransitionWriter(
-            self._client,
-            self._table,
-            self._priority,
+        spec = TransitionSpec(
             self._leaves,
-            self._order,
-            (self.action_dim, self._action_dtype),
+            self.action_dim,
+            self._action_dtype,
             self.n_envs,
             self.n_steps,
             self.gamma,
-            num_steps,
-            # Other programs read a table with a server at any time; this buffer's own table is read
-            # only after `flush`.
-            MAX_TOGETHER if self._address is None else 1,
+        )
+        # Other programs read a table with a server at any time; this buffer's own table is read
+        # only after `flush`.
+        steps_per_send = STEPS_PER_SEND if self._address is None else 1
+        self._steps = TransitionWriter(
+            self._client, self._table, spec, self._order, self._priority, num_steps, steps_per_send
         )
         self.info: Any = None
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of all environments, with the dtypes and shapes of the spaces."""
+"""Steps of all environments, with the dtypes and shapes of the spaces."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,9 +9,30 @@ import numpy as np
 
 from reverb.adapters.sb3.leaf import Leaf
 
-__all__ = ["Step"]
+__all__ = ["Step", "TransitionSpec"]
 
 Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class TransitionSpec:
+    """What the transitions of a buffer consist of.
+
+    Attributes:
+      leaves: Leaves of an observation.
+      action_dim: Number of dimensions of an action.
+      action_dtype: Dtype of an action.
+      num_envs: Number of environments, `N`.
+      n_steps: Number of steps of a transition.
+      gamma: Discount of the rewards of several steps.
+    """
+
+    leaves: Sequence[Leaf]
+    action_dim: int
+    action_dtype: Any
+    num_envs: int
+    n_steps: int
+    gamma: float
 
 
 class Step:
@@ -25,26 +47,18 @@ class Step:
       row: The row of the step.
     """
 
-    def __init__(
-        self,
-        leaves: Sequence[Leaf],
-        action: tuple[int, Any],
-        reward: Array,
-        numbers: dict[str, Array],
-    ) -> None:
+    def __init__(self, spec: TransitionSpec, numbers: dict[str, Array]) -> None:
         """Makes zeros.
 
         Args:
-          leaves: Leaves of an observation.
-          action: Number of dimensions of an action, and its dtype.
-          reward: Array for the attribute.
+          spec: What a transition consists of.
           numbers: The other columns of `row`.
         """
-        num_envs, (action_dim, action_dtype) = len(reward), action
+        leaves, num_envs = spec.leaves, spec.num_envs
         self.starts = [leaf.values(num_envs) for leaf in leaves]
         self.ends = [leaf.values(num_envs) for leaf in leaves]
-        self.action: Array = np.zeros((num_envs, action_dim), action_dtype)
-        self.reward = reward
+        self.action: Array = np.zeros((num_envs, spec.action_dim), spec.action_dtype)
+        self.reward: Array = np.zeros(num_envs, np.float32)
         self.done: Array = np.zeros(num_envs, np.float32)
         newest = {leaf.name: end.newest for leaf, end in zip(leaves, self.ends, strict=True)}
         self.row = {"action": self.action, **newest, **numbers}
@@ -93,6 +107,11 @@ class Step:
         for start, end in zip(self.starts, last.ends, strict=True):
             found &= (start.words == end.words).all(axis=(1, 2))
         return found
+
+    def continues_stacks(self) -> bool:
+        """Whether all stacks of frames after this step are those before it with a new frame."""
+        pairs = zip(self.starts, self.ends, strict=True)
+        return all(np.array_equal(it.words[:, 1:], end.words[:, :-1]) for it, end in pairs)
 
     def state(self) -> tuple[Any, ...]:
         """Returns copies of the arrays for transitions; see `set_state`."""
