@@ -12,6 +12,7 @@ import numpy as np
 
 from reverb.adapters.torchrl.library import torch
 from reverb.adapters.torchrl.table_access import TableAccess, alpha_of
+from reverb.adapters.torchrl.table_fields import fields_table
 from reverb.checkpointers import open_file
 from reverb.errors import DataLossError, InvalidArgumentError
 
@@ -189,7 +190,7 @@ class BufferState:
             self._buffer.sampler.beta = numbers["beta"]
 
     def _check_tables(self, name: str, stored: Any) -> None:
-        names = self._access.own_tables()
+        names = sorted([self._access.table, fields_table(self._access.table)])
         if sorted(stored.tables) != names:
             raise InvalidArgumentError(
                 f"{name} has the tables {sorted(stored.tables)}, and this buffer has {names}"

@@ -23,26 +23,22 @@ def writer_of_steps(
     access: TableAccess,
     keys: SequenceKeys,
     priorities: Priorities,
-    priority: Any,
 ) -> SequenceWriter | None:
     """Returns the writer of a buffer that takes steps; `None` if each row is an item."""
     if settings["window"] is not None:
-        return EpisodeWriter(access, keys, priorities, priority)
+        return EpisodeWriter(access, keys, priorities)
     length = settings["sequence_length"]
-    return None if length is None else SequenceWriter(access, length, keys, priorities, priority)
+    return None if length is None else SequenceWriter(access, length, keys, priorities)
 
 
 class EpisodeWriter(SequenceWriter):
     """Makes an item of every episode when it has ended; `keys` name the fields that say so.
 
-    `priorities` reduces those of steps to one for an item; items whose steps have none get
-    `priority`.
+    `priorities` reduces those of steps to one for an item.
     """
 
-    def __init__(
-        self, access: TableAccess, keys: SequenceKeys, priorities: Priorities, priority: Any
-    ) -> None:
-        super().__init__(access, _MAX_STEPS, keys, priorities, priority)
+    def __init__(self, access: TableAccess, keys: SequenceKeys, priorities: Priorities) -> None:
+        super().__init__(access, _MAX_STEPS, keys, priorities)
         # Priorities of the steps of each environment's episode.
         self._values: list[list[Any]] = []
 
@@ -97,7 +93,7 @@ class EpisodeWriter(SequenceWriter):
         An episode has priorities only if all its steps have them.
         """
         if not self._values or any(len(self._values[row]) != length for row in rows.nonzero()[0]):
-            return self._priority
+            return self._priorities.of_items(None, len(rows))
         priorities = np.ones(len(rows))
         for row in rows.nonzero()[0]:
             priorities[row] = self._priorities.of_items(torch.stack(self._values[row]), 1)[0]

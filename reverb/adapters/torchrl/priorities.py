@@ -17,13 +17,21 @@ class Priorities:
     With `sequence_length`, the index of an item is given for each of its steps.
     """
 
-    def __init__(self, reduction: str, eps: float, sequence_length: int | None) -> None:
+    def __init__(
+        self, reduction: str, eps: float, sequence_length: int | None, new_item: Any
+    ) -> None:
         self._reduction = reduction
         self._eps = eps
         self._length = sequence_length
+        self._new_item = new_item
 
-    def of_items(self, values: Any, num_items: int) -> np.ndarray[Any, Any]:
-        """Reduces values to priorities, float64 `[num_items]`."""
+    def of_items(self, values: Any, num_items: int) -> Any:
+        """Reduces values to priorities, float64 `[num_items]`.
+
+        New items without values, `None`, get `new_item`.
+        """
+        if values is None:
+            return self._new_item
         values = values.detach().to("cpu", torch.float64)
         if values.numel() != num_items:
             values = getattr(values.reshape(num_items, -1), self._reduction)(dim=1)

@@ -6,12 +6,13 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+import numpy as np
+
 import reverb
 from reverb.adapters.torchrl.arguments import check_parts, check_settings, open_table
 from reverb.adapters.torchrl.buffer_state import BufferState
 from reverb.adapters.torchrl.episodes import writer_of_steps
 from reverb.adapters.torchrl.item_reader import ItemReader
-from reverb.adapters.torchrl.item_writer import ItemWriter
 from reverb.adapters.torchrl.library import as_one_step, tensordict, torch, torchrl_data
 from reverb.adapters.torchrl.priorities import Priorities
 from reverb.adapters.torchrl.sequence_keys import INIT_KEY, TRUNCATED_KEY, SequenceKeys
@@ -20,8 +21,9 @@ from reverb.adapters.torchrl.table_parts import (
     TableSampler,
     TableStorage,
     TableWriter,
+    refuse_part,
+    refuse_write,
 )
-from reverb.adapters.torchrl.unused_calls import UnusedCalls
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["ReverbReplayBuffer"]
@@ -29,7 +31,7 @@ __all__ = ["ReverbReplayBuffer"]
 _DEFAULT_BETA = 0.4
 
 
-class ReverbReplayBuffer(UnusedCalls):
+class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
     """A `TensorDictReplayBuffer` for TorchRL's collectors and trainers, over a table.
 
         buffer = ReverbReplayBuffer("localhost:8000", table="replay", batch_size=256, prefetch=2)
@@ -44,6 +46,9 @@ class ReverbReplayBuffer(UnusedCalls):
     Items do not change and have no positions: `buffer[a:b]` and `buffer["name"]` read items, the
     oldest one first; calls that read or write by index raise `UnimplementedError`.
     """
+
+    __setitem__ = set_ = set_at_ = update_ = write_all = refuse_write
+    set_storage = set_sampler = set_writer = refuse_part
 
     def __init__(
         self,
@@ -154,13 +159,10 @@ class ReverbReplayBuffer(UnusedCalls):
         self._sequence_length = sequence_length
         self._window = window
         self._reader = ItemReader(self._access, sequence_length, window, keys, self._device)
-        self._priorities = Priorities(reduction, eps, sequence_length)
-        self._state = BufferState(self, self._access)
         new_item = 1.0 if self.alpha is None else reverb.MAX_PRIORITY
-        self._items = ItemWriter(self._access, self._priorities, new_item)
-        self._sequences = writer_of_steps(
-            self._settings, self._access, keys, self._priorities, new_item
-        )
+        self._priorities = Priorities(reduction, eps, sequence_length, new_item)
+        self._state = BufferState(self, self._access)
+        self._sequences = writer_of_steps(self._settings, self._access, keys, self._priorities)
         sampler: Any = TableSampler()
         if self.alpha is not None:
             beta = _DEFAULT_BETA if beta is None else beta
@@ -169,7 +171,7 @@ class ReverbReplayBuffer(UnusedCalls):
             priority_key=priority_key,
             storage=TableStorage(self, self._access.max_size, self._device),
             sampler=sampler,
-            writer=TableWriter(self),
+            writer=TableWriter(self._access),
             collate_fn=lambda data: data,
             pin_memory=pin_memory,
             prefetch=prefetch,
@@ -275,12 +277,17 @@ class ReverbReplayBuffer(UnusedCalls):
         """Inserts rows `[B, ...]`, and stores their indices in the user's data."""
         if not len(rows):
             return torch.zeros(0, dtype=torch.long)
-        index = self._items.write(rows, self._priorities_in(rows, takes_priority))
-        if index is None:
+        values = self._priorities_in(rows, takes_priority)
+        keys = self._access.insert(rows, self._priorities.of_items(values, len(rows)))
+        if keys is None:
             return torch.full((len(rows),), -1, dtype=torch.long)
+        index = torch.from_numpy(keys.view(np.int64))
         if not data.is_locked:
             self._set_index_in_td(data, index if data is rows else index[0])
         return index
+
+    def _initialize_prioritized_sampler(self) -> None:
+        """Does nothing: the items of a table have their priorities."""
 
     def _priorities_in(self, data: Any, takes_priority: bool) -> Any:
         if not takes_priority or self.alpha is None:
@@ -387,11 +394,6 @@ class ReverbReplayBuffer(UnusedCalls):
     def __len__(self) -> int:
         """Number of items in the table; asks the server."""
         return self._access.info().current_size
-
-    @property
-    def write_count(self) -> int:
-        """Number of items that all processes have inserted; asks the server."""
-        return int(self._access.info().rate_limiter_info.insert_stats.completed)
 
     def stats(self) -> dict[str, int | float | bool]:
         """Returns sizes and counters, as `ReplayBuffer.stats`; asks the server once."""

@@ -27,7 +27,6 @@ class SequenceWriter:
       length: Number of steps of an item.
       keys: Finds the ends of episodes.
       priorities: Reduces the priorities of steps to one for an item.
-      priority: Priority of items whose steps have none.
     """
 
     def __init__(
@@ -36,13 +35,11 @@ class SequenceWriter:
         length: int,
         keys: SequenceKeys,
         priorities: Priorities,
-        priority: Any,
     ) -> None:
         self._access = access
         self._length = length
         self._keys = keys
         self._priorities = priorities
-        self._priority = priority
         self._pid, self._lock = os.getpid(), threading.Lock()
         self._writer: Any = None
         # The process and the number of environments of the writer.
@@ -93,7 +90,7 @@ class SequenceWriter:
         self._access.expect_items(sum(it.nbytes for it in columns) / (num_steps * num_envs))
         writer = self._writer_of(num_envs)
         begins, ends = self._moves(*boundaries)
-        priority = self._priority
+        window = None
         if values is None:
             self._last_values.clear()
         for step in range(num_steps):
@@ -103,7 +100,7 @@ class SequenceWriter:
             if values is not None:
                 self._last_values.append(values[step])
                 window = torch.stack(tuple(self._last_values)).transpose(0, 1)
-                priority = self._priorities.of_items(window, num_envs)
+            priority = self._priorities.of_items(window, num_envs)
             items = [column[-self._length :] for column in writer.history]
             writer.create_items(self._access.table, priority, items)
             if ends[step].any():

@@ -11,6 +11,7 @@ import numpy as np
 
 import reverb
 from reverb.adapters.own_server import OwnServer
+from reverb.adapters.torchrl.fields import columns_of
 from reverb.adapters.torchrl.table_fields import TableFields, fields_table
 from reverb.errors import (
     DeadlineExceededError,
@@ -139,11 +140,6 @@ class TableAccess:
         return self._client
 
     @property
-    def is_own(self) -> bool:
-        """Whether the buffer has its own server."""
-        return self.own is not None
-
-    @property
     def address(self) -> str:
         """The address of the table for other processes."""
         return self._client.server_address
@@ -167,7 +163,7 @@ class TableAccess:
 
     def for_others(self) -> Any:
         """Content of a pickle: the address, or the user's client."""
-        return self.address if self.is_own else self._client
+        return self._client if self.own is None else self.address
 
     def info(self) -> Any:
         """Returns the `TableInfo`; asks the server.
@@ -230,20 +226,26 @@ class TableAccess:
             except DeadlineExceededError as error:
                 refusal = error
         self._check_not_empty()
-        if window is not None and self.is_own and timeout_ms is None:
+        if window is not None and self.own is not None and timeout_ms is None:
             raise RuntimeError(f"Cannot sample windows of {window.num_steps} steps. {refusal}")
         with self.naming_table():
             return client.sample_batch(self.table, batch_size, timeout_ms=timeout_ms, **options)
 
-    def insert(self, columns: list[Any], priorities: Any) -> Any:
-        """Inserts items `[B, ...]`, and waits for the server.
+    def insert(self, rows: Any, priorities: Any) -> Any:
+        """Inserts the rows of a TensorDict `[B, ...]` as items, and waits for the server.
 
         Returns:
           Keys of the items, uint64 `[B]`; `None` in a group of servers.
+
+        Raises:
+          SignatureMismatchError: If the fields are not those of the table.
         """
+        fields, columns = columns_of(rows)
+        columns = self.fields.in_order(fields, columns)
         self.expect_items(sum(it.nbytes for it in columns) / max(len(columns[0]), 1))
         with self.naming_table():
             keys = self.client.insert_batch(columns, {self.table: priorities})
+        self.fields.confirm()
         return keys[self.table] if keys else None
 
     def expect_items(self, item_bytes: float) -> None:
@@ -310,10 +312,6 @@ class TableAccess:
             self.client.mutate_priorities(self.table, deletes=keys)
 
     # ---- Files -----------------------------------------------------------------------------------
-
-    def own_tables(self) -> list[str]:
-        """Names of the tables of an own server, in order."""
-        return sorted([self.table, fields_table(self.table)])
 
     def replace_items(self, stored: reverb.checkpointers.Checkpoint) -> None:
         """Replaces the items, and the exponent, of the own table by those of a checkpoint."""

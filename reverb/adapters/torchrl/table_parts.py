@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from reverb.adapters.torchrl.library import samplers, storages, torch, writers
+from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.errors import UnimplementedError
 from reverb.shown_text import shown
 
@@ -157,15 +158,15 @@ class PrioritizedTableSampler(_TableSampler, samplers.PrioritizedSampler):
 
 
 class TableWriter(writers.Writer):
-    """The table as a writer: the number of written items."""
+    """The table as a writer: the number of items that all processes have inserted."""
 
-    def __init__(self, buffer: Any) -> None:
+    def __init__(self, access: TableAccess) -> None:
         super().__init__(compilable=True)
-        self._buffer = buffer
+        self._access = access
 
     @property
     def _write_count(self) -> int:
-        return self._buffer.write_count
+        return int(self._access.info().rate_limiter_info.insert_stats.completed)
 
     add = extend = refuse_write
     state_dict = load_state_dict = dumps = loads = _refuse_state
