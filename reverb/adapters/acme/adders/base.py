@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of all adders: a writer, tables with priority functions, and episodes."""
 
-import contextlib
 import itertools
 import logging
 import time
@@ -133,7 +132,8 @@ class ReverbAdder:
         self._validate_items = validate_items
         self._priority_fns = dict(priority_fns or {DEFAULT_PRIORITY_TABLE: None})
         self._add_first_called = False
-        self._open_writer: TrajectoryWriter | None = None
+        # A `TrajectoryWriter`, or what `_make_writer` of a subclass makes.
+        self._open_writer: Any = None
         self._writer_made_at = 0.0
 
     @classmethod
@@ -261,22 +261,28 @@ class ReverbAdder:
         self._forget_steps()
         if writer is not None:
             self._at_drop.detach()
-            with contextlib.closing(writer):
+            try:
                 # In `TrajectoryWriter.flush`, 0 means "no limit".
                 limit = None if timeout_ms is None else max(1, timeout_ms)
                 writer.flush(0, timeout_ms=limit)
+            finally:
+                if isinstance(writer, TrajectoryWriter):  # Others end with their last reference.
+                    writer.close()
 
     @property
-    def _writer(self) -> TrajectoryWriter:
+    def _writer(self) -> Any:
         """The writer of this episode, made on first use."""
         if self._open_writer is None:
-            self._open_writer = self._client.trajectory_writer(
-                self._num_keep_alive_refs(), validate_items=self._validate_items
-            )
+            self._open_writer = self._make_writer()
             self._writer_made_at = time.monotonic()
             # Unlike `__del__`, this also waits at the exit of the program.
-            self._at_drop = weakref.finalize(self, send_last_items, self._open_writer)
+            self._at_drop = weakref.finalize(self, _send_last_items, self._open_writer)
         return self._open_writer
+
+    def _make_writer(self) -> TrajectoryWriter | StructuredWriter:
+        return self._client.trajectory_writer(
+            self._num_keep_alive_refs(), validate_items=self._validate_items
+        )
 
     def _num_keep_alive_refs(self) -> int:
         return self._max_sequence_length
@@ -284,7 +290,7 @@ class ReverbAdder:
     def _drop_writer(self) -> None:
         if self._open_writer is not None:
             self._at_drop.detach()
-            self._open_writer.close(flush=False)
+            _abandon(self._open_writer)
             self._open_writer = None
         self._forget_steps()
 
@@ -293,23 +299,23 @@ class ReverbAdder:
         self._add_first_called = False
 
     def _begin(self, observation: Any) -> None:
-        self._writer.append(
-            {"observation": observation, "start_of_episode": True}, partial_step=True
-        )
+        self._append({"observation": observation, "start_of_episode": True}, is_open=True)
 
     def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
-        writer = self._writer
-        writer.append(self._outcome(action, next_timestep, extras))
-        writer.append(
-            {"observation": next_timestep.observation, "start_of_episode": False},
-            partial_step=True,
-        )
+        self._append(self._outcome(action, next_timestep, extras), is_open=False)
+        observation = {"observation": next_timestep.observation, "start_of_episode": False}
+        self._append(observation, is_open=True)
         self._write()
 
     def _finish(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
         outcome = self._outcome(action, next_timestep, extras)
-        self._writer.append(tree.map_structure(zeros_like, outcome))
+        zeros: Any = tree.map_structure(zeros_like, outcome)
+        self._append(zeros, is_open=False)
         self._write_last()
+
+    def _append(self, fields: dict[str, Any], *, is_open: bool) -> None:
+        """Appends some fields of a step; `is_open`: more of them follow."""
+        self._writer.append(fields, partial_step=is_open)
 
     def _outcome(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> dict:
         """Returns the fields of a step without its observation."""
@@ -343,12 +349,17 @@ class ReverbAdder:
             writer.flush(self._max_in_flight_items)
 
 
-def send_last_items(writer: TrajectoryWriter | StructuredWriter) -> None:
+def _send_last_items(writer: TrajectoryWriter | StructuredWriter) -> None:
     """Flushes the writer of an adder that is being deleted, for a bounded time."""
     try:
         writer.flush(0, timeout_ms=_CLOSE_TIMEOUT_MS)
     except errors.ReverbError as error:
         _logger.warning("The last items of a dropped adder may be lost: %s", error)
+    _abandon(writer)
+
+
+def _abandon(writer: TrajectoryWriter | StructuredWriter) -> None:
+    """Closes a writer without a flush; a structured writer ends with its last reference."""
     if isinstance(writer, TrajectoryWriter):
         writer.close(flush=False)
 

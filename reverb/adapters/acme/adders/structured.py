@@ -2,9 +2,8 @@
 """The adder over a structured writer, which makes items wherever a pattern applies."""
 
 import collections
-import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tree
@@ -16,9 +15,6 @@ from reverb.adapters.acme.adders import base
 from reverb.adapters.acme.adders.sequence import EndBehavior
 from reverb.adapters.acme.types import Transition
 from reverb.client import Client
-
-if TYPE_CHECKING:
-    import dm_env  # pyright: ignore[reportMissingImports]
 
 __all__ = [
     "SequencePattern",
@@ -37,7 +33,7 @@ class StructuredAdder(base.ReverbAdder):
     """Writes the items that configs define.
 
     Steps are written unchanged, so configs can make arbitrary items of them. The priority of an
-    item is that of its config.
+    item is that of its config. `reset` also writes the items that are due at the end of an episode.
 
     Example:
       >>> import dm_env
@@ -88,7 +84,6 @@ class StructuredAdder(base.ReverbAdder):
         self._configs = tuple(configs)
         absent: Any = tree.map_structure(lambda _: None, step_spec)
         self._absent = base.Step(*absent)
-        self._structured_writer: sw.StructuredWriter | None = None
 
     def add_priority_table(self, table_name: str, priority_fn: base.PriorityFn | None) -> None:
         """Not supported: the configs name the tables.
@@ -100,57 +95,18 @@ class StructuredAdder(base.ReverbAdder):
             f"a StructuredAdder gets its tables from its configs: add a config for {table_name}"
         )
 
-    def reset(self, timeout_ms: int | None = None) -> None:
-        """Ends the episode and writes the items that are due; blocks until all are confirmed.
-
-        Args:
-          timeout_ms: See `ReverbAdder.reset`.
-
-        Raises:
-          ReverbError: See `ReverbAdder.reset`.
-        """
-        if self._structured_writer is not None:
-            try:
-                self._structured_writer.end_episode(clear_buffers=True, timeout_ms=timeout_ms)
-            except errors.DeadlineExceededError:
-                raise
-            except errors.ReverbError:
-                self._at_drop.detach()
-                self._structured_writer = None
-                self._forget_steps()
-                raise
-        self._forget_steps()
-
-    def close(self, timeout_ms: int | None = None) -> None:
-        """Blocks until all items are confirmed; see `ReverbAdder.close`."""
-        writer, self._structured_writer = self._structured_writer, None
-        self._forget_steps()
-        if writer is not None:
-            self._at_drop.detach()
-            writer.flush(0, timeout_ms=timeout_ms)
-
-    def _begin(self, observation: Any) -> None:
-        if self._structured_writer is None:
-            self._structured_writer = self._client.structured_writer(self._configs)
-            self._at_drop = weakref.finalize(self, base.send_last_items, self._structured_writer)
-        self._append({"observation": observation, "start_of_episode": True}, is_open=True)
-
-    def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
-        self._append(self._outcome(action, next_timestep, extras), is_open=False)
-        observation = {"observation": next_timestep.observation, "start_of_episode": False}
-        self._append(observation, is_open=True)
-
-    def _finish(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
-        outcome = self._outcome(action, next_timestep, extras)
-        zeros: Any = tree.map_structure(base.zeros_like, outcome)
-        self._append(zeros, is_open=False)
+    def _make_writer(self) -> sw.StructuredWriter:
+        return self._client.structured_writer(self._configs)
 
     def _append(self, fields: dict[str, Any], *, is_open: bool) -> None:
-        writer = self._structured_writer
-        assert writer is not None
-        writer.append(self._absent._replace(**fields), partial_step=is_open)
+        self._writer.append(self._absent._replace(**fields), partial_step=is_open)
         if self._max_in_flight_items is not None:
-            writer.flush(self._max_in_flight_items)
+            self._writer.flush(self._max_in_flight_items)
+
+    def _write(self) -> None:
+        pass  # The writer makes the items.
+
+    _write_last = _write
 
 
 def create_step_spec(environment_spec: Any, extras_spec: Any = ()) -> base.Step:
