@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A wrapper of one environment that records its steps in a table."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from reverb._recording.checks import check_choice
 from reverb._recording.items import Items, Transitions
 from reverb._recording.nests import check_space, map_nest
 from reverb._recording.step_writer import Priority
-from reverb._recording.waiting import SERVER_IS_GONE, Stop, Waiting
+from reverb._recording.waiting import Stop, Waiting
 from reverb.adapters.gymnasium import autoreset
 from reverb.adapters.gymnasium.checks import as_row
 from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
@@ -178,18 +179,9 @@ class EnvRecorder(gymnasium.Wrapper):
             raise errors.FailedPreconditionError(
                 "the episode has ended; call reset() before step()"
             )
-        try:
-            result = self.env.step(action)
-            try:
-                self._record(action, *result)
-            except SERVER_IS_GONE as error:
-                self._steps.end_without_server(error)
-                return result
-        except BaseException:
-            self._steps.lose_step()
-            raise
-        self._steps.settle(result)
-        return result
+        return self._steps.recorded(
+            lambda: self.env.step(action), functools.partial(self._record, action)
+        )
 
     def flush(self) -> None:
         """Blocks until the server has confirmed all items; once `stop` is set for at most 2 s."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A wrapper of vector environments that records their steps in a table."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from reverb import errors
 from reverb._recording.items import Items, Transitions
 from reverb._recording.nests import check_space
 from reverb._recording.step_writer import Priority
-from reverb._recording.waiting import SERVER_IS_GONE, Stop, Waiting
+from reverb._recording.waiting import Stop, Waiting
 from reverb.adapters.gymnasium import autoreset
 from reverb.adapters.gymnasium.checks import as_row
 from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
@@ -201,18 +202,9 @@ class Recorder(gymnasium.vector.VectorWrapper):
         if self._steps.is_over:
             return self.env.step(actions)
         self._check_next_step()
-        try:
-            result = self.env.step(actions)
-            try:
-                self._record(actions, *result)
-            except SERVER_IS_GONE as error:
-                self._steps.end_without_server(error)
-                return result
-        except BaseException:
-            self._steps.lose_step()
-            raise
-        self._steps.settle(result)
-        return result
+        return self._steps.recorded(
+            lambda: self.env.step(actions), functools.partial(self._record, actions)
+        )
 
     def flush(self) -> None:
         """Blocks until the server has confirmed all items; once `stop` is set for at most 2 s."""

@@ -2,7 +2,7 @@
 """The common part of both recorders: the steps of `B` environments, and their items."""
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,7 @@ class StepRecorder:
         try:
             self._begin(observation, where)
         except SERVER_IS_GONE as error:
-            self.end_without_server(error)
+            self._end_without_server(error)
 
     def check_next_step(self) -> None:
         """Checks that the environments may make a step.
@@ -184,23 +184,42 @@ class StepRecorder:
         if np.count_nonzero(ended):  # Faster than `any()`.
             self._end(ended, interrupted=False)
 
-    def settle(self, result: Any) -> None:
-        """Blocks while too many items are unconfirmed; the error of a timeout has the `result`.
+    def recorded(self, make_step: Callable[[], Any], record: Callable[..., None]) -> Any:
+        """Makes a step of the environment, and records its result, which it returns.
+
+        Blocks while too many items are unconfirmed. `record` is called with the parts of the
+        result.
 
         Raises:
-          DeadlineExceededError: After the time of `Waiting`; its `result` is `result`.
+          DeadlineExceededError: After the time of `Waiting`; its `result` is that of the step.
           ReverbError: If the connection failed permanently; a step is lost.
         """
+        try:
+            result = make_step()
+            try:
+                record(*result)
+            except SERVER_IS_GONE as error:
+                self._end_without_server(error)
+                return result
+        except BaseException:
+            self._lose_step()
+            raise
         try:
             self._writer.settle()
         except errors.DeadlineExceededError as error:
             error.result = result
             raise
         except BaseException:
-            self.lose_step()
+            self._lose_step()
             raise
+        return result
 
-    def end_without_server(self, error: errors.ReverbError) -> None:
+    def _lose_step(self) -> None:
+        """Marks that a step is missing. No item may span it, so the next call must be `reset`."""
+        self._steps[:] = -1
+        self._all_begun = False
+
+    def _end_without_server(self, error: errors.ReverbError) -> None:
         """Ends the record, if the run has ended; otherwise raises the error.
 
         From then on `is_over` is true, and the environment is not recorded any more.
@@ -208,11 +227,6 @@ class StepRecorder:
         if not self._writer.is_stopped:
             raise error
         self.is_over = True
-
-    def lose_step(self) -> None:
-        """Marks that a step is missing. No item may span it, so the next call must be `reset`."""
-        self._steps[:] = -1
-        self._all_begun = False
 
     def flush(self) -> None:
         """Blocks until all items are confirmed."""
@@ -227,7 +241,7 @@ class StepRecorder:
             if going.any() and not self.is_over:
                 self._end(going, interrupted=True)
         except SERVER_IS_GONE as error:
-            self.end_without_server(error)
+            self._end_without_server(error)
         finally:
             self._writer.close()
 
