@@ -15,6 +15,7 @@ The manifest `GROUP` is renamed into place when all parts are complete and on di
 without it is no checkpoint.
 """
 
+import concurrent.futures
 import contextlib
 import errno
 import logging
@@ -22,7 +23,6 @@ import os
 import pathlib
 import re
 import shutil
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -193,60 +193,39 @@ def _save_shards(
     freeze: Callable[[], None] | None,
     unfreeze: Callable[[], None] | None,
 ) -> dict[int, str]:
-    saves = {index: _Save(index, shard) for index, shard in sorted(shards.items())}
     if freeze is not None:
         freeze()
-    try:
-        for running in saves.values():
-            running.start()
-        while not all(running.has_snapshot() for running in saves.values()):
-            time.sleep(_POLL_S)
-    finally:
-        if unfreeze is not None:
-            unfreeze()
-    paths = {index: running.result() for index, running in saves.items()}
-    failed = {index: error for index, error in paths.items() if isinstance(error, Exception)}
+    with concurrent.futures.ThreadPoolExecutor(len(shards), "save-shard") as pool:
+        try:
+            saves = {index: pool.submit(it.checkpoint) for index, it in sorted(shards.items())}
+            without_snapshot = list(saves)
+            while without_snapshot:
+                time.sleep(_POLL_S)
+                without_snapshot = [
+                    index
+                    for index in without_snapshot
+                    if not (saves[index].done() or _has_snapshot(shards[index]))
+                ]
+        finally:
+            if unfreeze is not None:
+                unfreeze()
+    failed = {index: error for index, it in saves.items() if (error := it.exception())}
     if failed:
         reasons = "; ".join(f"shard {index}: {error}" for index, error in failed.items())
         raise FailedPreconditionError(
             f"the group is not saved, because {len(failed)} of {len(shards)} shards could not save "
             f"({reasons}). Earlier checkpoints are kept"
         ) from next(iter(failed.values()))
-    return {index: str(path) for index, path in paths.items()}
+    return {index: str(it.result()) for index, it in saves.items()}
 
 
-class _Save:
-    """The save of one shard, in its own thread."""
-
-    def __init__(self, index: int, shard: SavingShard) -> None:
-        self._shard = shard
-        self._outcome: str | Exception = RuntimeError("the save did not end")
-        self._has_snapshot = False
-        self._thread = threading.Thread(target=self._run, name=f"save-shard-{index}", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def has_snapshot(self) -> bool:
-        """Whether the shard has taken the snapshot that it saves, or the save has ended."""
-        if not self._has_snapshot and self._thread.is_alive():
-            try:
-                status = self._shard.checkpoint_status()
-            except Exception:
-                return False  # The save will fail too, and has the error.
-            self._has_snapshot = status.is_saving and status.items_total > 0
-            return self._has_snapshot
-        return True
-
-    def result(self) -> str | Exception:
-        self._thread.join()
-        return self._outcome
-
-    def _run(self) -> None:
-        try:
-            self._outcome = self._shard.checkpoint()
-        except Exception as error:
-            self._outcome = error
+def _has_snapshot(shard: SavingShard) -> bool:
+    """Whether the shard has taken the snapshot that it saves."""
+    try:
+        status = shard.checkpoint_status()
+    except Exception:
+        return False  # The save will fail too, and has the error.
+    return status.is_saving and status.items_total > 0
 
 
 def _add_part(directory: pathlib.Path, index: int, checkpoint: pathlib.Path) -> Part:
