@@ -13,7 +13,7 @@ use bytes::Bytes;
 use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
 use reverb_base::{Error, Result, Unreadable, open_file};
-use reverb_data::{Chunk, ChunkMaker, Counters, HeaderCache, StoredItem, TableConfig};
+use reverb_data::{Chunk, ChunkMaker, Counters, StoredItem, TableConfig};
 use reverb_wire::codec::chunk::RawChunk;
 use reverb_wire::codec::item::RawItem;
 use reverb_wire::generated::PriorityTableCheckpoint;
@@ -312,12 +312,10 @@ impl Stored {
 
     /// The items inside the records of tables, with the positions of their tables.
     pub(crate) fn items_in_tables(&self, chunks: &ChunkMap) -> Result<Vec<(usize, StoredItem)>> {
-        let mut memo = HeaderCache::default();
         let items = self.messages_in_tables().map(|(table, message)| {
             let name = self.tables[table].name();
             let item = RawItem::parse(message);
-            let item =
-                item.and_then(|raw| self.item_with_steps(&raw, message, chunks, name, &mut memo));
+            let item = item.and_then(|raw| self.item_with_steps(&raw, message, chunks, name));
             let item = item.map_err(|error| {
                 damaged(&self.path.join(TABLES), &format!("in table {name}"), error.message())
             });
@@ -347,12 +345,11 @@ impl Stored {
         block: &Block,
         chunks: &ChunkMap,
     ) -> Result<Vec<(usize, StoredItem)>> {
-        let mut memo = HeaderCache::default();
         let parsed = block.records().map(|record| {
             let record = record?;
             let item = RawItem::parse(record.data).and_then(|raw| {
                 let table = self.position_of(raw.table)?;
-                let item = self.item_with_steps(&raw, record.data, chunks, raw.table, &mut memo)?;
+                let item = self.item_with_steps(&raw, record.data, chunks, raw.table)?;
                 Ok(item.map(|item| (table, item)))
             });
             item.map_err(|error| record.damaged(error.message()))
@@ -368,9 +365,8 @@ impl Stored {
         message: &[u8],
         chunks: &ChunkMap,
         table: &str,
-        memo: &mut HeaderCache,
     ) -> Result<Option<StoredItem>> {
-        let error = match to_item(raw, message, chunks, table, memo) {
+        let error = match to_item(raw, message, chunks, table) {
             Ok(item) => return Ok(Some(item)),
             Err(error) => error,
         };
@@ -422,7 +418,6 @@ fn to_item(
     message: &[u8],
     chunks: &ChunkMap,
     table: &str,
-    memo: &mut HeaderCache,
 ) -> Result<StoredItem> {
     let find = |key| {
         chunks.get(&key).ok_or_else(|| {
@@ -437,7 +432,7 @@ fn to_item(
     } else {
         raw.trajectory(find)?
     };
-    trajectory.validate_with(memo)?;
+    trajectory.validate()?;
     Ok(StoredItem {
         key: raw.key,
         priority: raw.priority,

@@ -59,7 +59,6 @@ pub use table_config::{
 pub use table_info::{Counters, TableInfo, Totals, WorkerTime};
 pub use templates::byte_mask::ByteMask;
 pub use templates::chunk_layout::ChunkLayout;
-pub use templates::header_cache::HeaderCache;
 pub use templates::item_validator::ItemValidator;
 pub use templates::recent_cache::RecentCache;
 pub use templates::step_header::StepHeader;

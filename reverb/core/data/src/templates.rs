@@ -11,7 +11,6 @@
 pub(crate) mod byte_mask;
 pub(crate) mod chunk_layout;
 pub(crate) mod columns;
-pub(crate) mod header_cache;
 pub(crate) mod interned;
 pub(crate) mod item_validator;
 pub(crate) mod known_layout;

@@ -23,7 +23,6 @@ use crate::chunk::{ARC_BYTES, Chunk};
 use crate::dtype::DType;
 use crate::proto_bytes::Reader;
 use crate::templates::columns::Columns;
-use crate::templates::header_cache::HeaderCache;
 use crate::tensor::Shape;
 use reverb_base::error::{Error, Result};
 
@@ -306,14 +305,8 @@ impl Trajectory {
 
     /// Checks every slice against the tensor it refers to.
     pub fn validate(&self) -> Result<()> {
-        self.validate_with(&mut HeaderCache::default())
-    }
-
-    /// Like [`Trajectory::validate`], for many trajectories one after another. The chunks of all of
-    /// them must stay alive meanwhile.
-    pub fn validate_with(&self, memo: &mut HeaderCache) -> Result<()> {
         for column in self.columns() {
-            let mut kind: Option<(DType, Shape)> = None;
+            let mut step: Option<(DType, Shape)> = None;
             for Run { slice, times } in column.runs() {
                 if times != 1 {
                     return Err(Error::invalid_argument(format!(
@@ -325,11 +318,13 @@ impl Trajectory {
                         "A slice of a chunk must have at least 1 step, its length is 0.",
                     ));
                 }
-                let tensor = memo.check(&self.chunks()[slice.chunk], slice)?;
-                match &kind {
-                    None => kind = Some((tensor.dtype, tensor.row_shape.clone())),
+                let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
+                tensor.check_rows(slice.offset, slice.length)?;
+                tensor.plausible_bytes(slice.length)?;
+                match &step {
+                    None => step = Some((tensor.dtype, tensor.row_shape().into())),
                     Some((dtype, shape))
-                        if *dtype == tensor.dtype && *shape == tensor.row_shape => {}
+                        if *dtype == tensor.dtype && **shape == *tensor.row_shape() => {}
                     Some(_) => {
                         return Err(Error::invalid_argument(
                             "A column mixes chunks of different dtypes or shapes.",
