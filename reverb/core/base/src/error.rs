@@ -134,19 +134,6 @@ impl Error {
         self.0.column.as_ref().map(|mark| mark.index)
     }
 
-    /// Adds a sentence to the end of the message.
-    #[must_use]
-    pub fn with_sentence(mut self, sentence: &str) -> Self {
-        self.0.message.push(' ');
-        self.0.message.push_str(sentence);
-        self
-    }
-
-    /// True if the message has the position of a column.
-    pub fn has_column(&self) -> bool {
-        self.0.column.is_some()
-    }
-
     /// Writes the column of the message, if it has one, as `name` does. A second call changes
     /// nothing.
     #[must_use]

@@ -118,10 +118,8 @@ impl Stored {
 
     pub(crate) fn read(path: PathBuf) -> Result<Self> {
         let manifest = Manifest::read(&path)?;
-        let tables = open_part(&path, TABLES)?;
-        let chunks = open_part(&path, CHUNKS)?;
-        let tables = required(&path, TABLES, tables)?;
-        let chunks = required(&path, CHUNKS, chunks)?;
+        let tables = required(&path, TABLES)?;
+        let chunks = required(&path, CHUNKS)?;
         let items = open_part(&path, ITEMS)?;
         let encoding = Encoding::from_file(&path.join(TABLES), &tables)?;
         let mut stored = Self {
@@ -470,8 +468,8 @@ fn open_part(directory: &Path, name: &str) -> Result<Option<Arc<File>>> {
     }
 }
 
-fn required(directory: &Path, name: &str, file: Option<Arc<File>>) -> Result<Arc<File>> {
-    file.ok_or_else(|| missing(&directory.join(name)))
+fn required(directory: &Path, name: &str) -> Result<Arc<File>> {
+    open_part(directory, name)?.ok_or_else(|| missing(&directory.join(name)))
 }
 
 fn missing(path: &Path) -> Error {

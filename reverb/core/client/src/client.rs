@@ -235,7 +235,7 @@ impl Client {
         if let Some(names) = request.names {
             return error.with_column(|index| names.label(index));
         }
-        if !error.has_column() || !request.columns.is_empty() {
+        if error.column().is_none() || !request.columns.is_empty() {
             return error;
         }
         let signatures = tokio::time::timeout(TABLE_LOOKUP, self.session().signatures()).await;

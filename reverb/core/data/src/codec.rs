@@ -148,12 +148,10 @@ pub fn put_string_tensor<S: AsRef<[u8]>>(out: &mut Vec<u8>, shape: &[usize], str
 }
 
 fn put_tensor_header(out: &mut Vec<u8>, dtype: DType, shape: &[usize], content_len: usize) {
-    let mut head: smallvec::SmallVec<[u8; 64]> = smallvec::SmallVec::new();
-    let mut plain = Vec::with_capacity(32);
-    put_dtype_and_shape(&mut plain, dtype, shape);
-    put_tag(&mut plain, 4, 2);
-    put_varint(&mut plain, content_len as u64);
-    head.extend_from_slice(&plain);
+    let mut head = Vec::with_capacity(64);
+    put_dtype_and_shape(&mut head, dtype, shape);
+    put_tag(&mut head, 4, 2);
+    put_varint(&mut head, content_len as u64);
     put_tag(out, 1, 2);
     put_varint(out, (head.len() + content_len) as u64);
     out.reserve(head.len() + content_len);

@@ -127,18 +127,15 @@ pub fn put_nested_of_width<const WIDTH: usize>(
         out[at] = length as u8;
         return;
     }
-    let (bytes, width) = varint(length as u64);
-    if width != WIDTH {
-        move_tail(out, at + WIDTH, at + width);
-    }
-    out[at..at + width].copy_from_slice(&bytes[..width]);
+    put_varint_over::<WIDTH>(out, at, length as u64);
 }
 
-/// Writes a varint over the byte at `at`, and moves the bytes behind it if it takes more.
-pub(crate) fn put_varint_before(out: &mut Vec<u8>, at: usize, value: u64) {
+/// Writes a varint over the `WIDTH` bytes at `at`, and moves the bytes behind it if it takes another
+/// number.
+pub(crate) fn put_varint_over<const WIDTH: usize>(out: &mut Vec<u8>, at: usize, value: u64) {
     let (bytes, width) = varint(value);
-    if width > 1 {
-        move_tail(out, at + 1, at + width);
+    if width != WIDTH {
+        move_tail(out, at + WIDTH, at + width);
     }
     out[at..at + width].copy_from_slice(&bytes[..width]);
 }

@@ -42,18 +42,10 @@ impl TableChange {
             sampler,
         } = *self;
         let mut new = config.clone();
-        if let Some(max_size) = max_size {
-            new.max_size = max_size;
-        }
-        if let Some(max_bytes) = max_bytes {
-            new.memory.max_bytes = max_bytes;
-        }
-        if let Some(max_times_sampled) = max_times_sampled {
-            new.max_times_sampled = max_times_sampled;
-        }
-        if let Some(rate_limiter) = rate_limiter {
-            new.rate_limiter = rate_limiter;
-        }
+        new.max_size = max_size.unwrap_or(new.max_size);
+        new.memory.max_bytes = max_bytes.unwrap_or(new.memory.max_bytes);
+        new.max_times_sampled = max_times_sampled.unwrap_or(new.max_times_sampled);
+        new.rate_limiter = rate_limiter.unwrap_or(new.rate_limiter);
         if let Some(sampler) = sampler {
             if !sampler.is_of_kind(&config.sampler) {
                 return Err(Error::invalid_argument(format!(

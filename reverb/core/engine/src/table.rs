@@ -187,7 +187,7 @@ impl Table {
         changes: &Arc<TableChanges>,
     ) {
         let mut shared = self.shared.lock();
-        Self::set_changes(&mut shared, changes);
+        shared.watchers.changes = Arc::clone(changes);
         shared.room = InsertRoom::new(&shared.config, insert_room_bytes);
         shared.state.account_mut().move_to(account);
     }

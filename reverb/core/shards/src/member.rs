@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use reverb_base::{Error, Result};
 use reverb_data::KeySlots;
 use reverb_wire::Calls as _;
+use reverb_wire::calls::Call;
 use reverb_wire::generated::reverb::DirectoryRequest;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::ShardRoute;
@@ -140,6 +141,12 @@ impl Member {
             Some(socket) if self.is_socket_proved.load(Ordering::Relaxed) => socket.shard(),
             _ => self.connection.shard(),
         }
+    }
+
+    /// Makes a small call; an error names the shard.
+    pub(crate) async fn call<C: Call>(&self, request: C) -> Result<C::Answer> {
+        let answer = async { self.shard()?.call(request).await }.await;
+        answer.map_err(|error| of_shard(error, &self.name()))
     }
 
     /// Checks the server's id over the Unix socket. Containers can have equal paths and host names,

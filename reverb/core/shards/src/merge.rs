@@ -15,7 +15,6 @@ use futures_util::future::try_join_all;
 use prost::Message as _;
 use prost::bytes::Bytes;
 use reverb_base::{Error, Result};
-use reverb_wire::Calls as _;
 use reverb_wire::calls::{Call, SmallCall};
 use reverb_wire::generated::reverb::{
     CheckpointStatusRequest, ConfigureTablesRequest, DeleteItemsRequest, DrainRequest,
@@ -25,7 +24,6 @@ use reverb_wire::generated::{CheckpointRequest, ResetRequest, ServerInfoRequest}
 use reverb_wire::transport::BoxFuture;
 
 use crate::group::{Group, View};
-use crate::transport::of_shard;
 
 /// A small call with answers that a group merges.
 pub(crate) trait Merge: Call {
@@ -85,14 +83,7 @@ fn merge<'a, C: Merge>(
 
 /// Calls all shards at the same time. All must answer.
 async fn ask_all<C: Call>(view: &View, request: C) -> Result<Vec<C::Answer>> {
-    let asked = view.members.iter().map(|member| {
-        let request = request.clone();
-        async move {
-            let answer = async { member.shard()?.call(request).await }.await;
-            answer.map_err(|error| of_shard(error, &member.name()))
-        }
-    });
-    try_join_all(asked).await
+    try_join_all(view.members.iter().map(|member| member.call(request.clone()))).await
 }
 
 #[cfg(test)]

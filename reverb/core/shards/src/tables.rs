@@ -39,8 +39,12 @@ fn describe(options: Option<KeyDistributionOptions>) -> String {
 /// # Errors
 ///
 /// `FailedPrecondition` with the shards, the table and the difference.
-pub(crate) fn check_alike(first: (&str, &[TableInfo]), other: (&str, &[TableInfo])) -> Result<()> {
-    let ((first_name, first), (other_name, other)) = (first, other);
+pub(crate) fn check_alike(
+    first_name: &str,
+    first: &[TableInfo],
+    other_name: &str,
+    other: &[TableInfo],
+) -> Result<()> {
     let differs = |table: &str, field: &str, here: String, there: String| {
         Err(Error::failed_precondition(format!(
             "The shards of a group must have the same tables: {field} of table {table} is {here} at \
@@ -222,9 +226,9 @@ mod tests {
                 "max_times_sampled of table a is 0 at one and 1 at two",
             ),
         ] {
-            let error = check_alike(("one", &a), ("two", &other)).unwrap_err().to_string();
+            let error = check_alike("one", &a, "two", &other).unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
-        check_alike(("one", &a), ("two", &[table("a", 9)])).unwrap();
+        check_alike("one", &a, "two", &[table("a", 9)]).unwrap();
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn naming_odd_item(error: Error, samples: &[Sampled], lengths_differ:
     // The last one of the rarest: with two kinds that are equally rare, the first item is right.
     let rarest = kinds.iter().rev().min_by_key(|(_, count, _)| *count);
     let Some((text, count, key)) = rarest.filter(|_| kinds.len() > 1) else { return error };
-    error.with_sentence(&format!(
+    error.followed_by(&format!(
         "The item with key {key} has {text}, as {count} of {} items. See \"One item fails every \
          batch\" on the page of troubleshooting.",
         samples.len()

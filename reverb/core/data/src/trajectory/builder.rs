@@ -9,7 +9,7 @@ use super::cut::NeededChunks;
 use super::runs::REPEATED;
 use super::{Chunks, Column, OneChunkColumns, Run, Slice, Trajectory};
 use crate::chunk::Chunk;
-use crate::proto_bytes::{put_varint, put_varint_before};
+use crate::proto_bytes::{put_varint, put_varint_over};
 use crate::templates::columns::Columns;
 use reverb_base::error::{Error, Result};
 
@@ -119,7 +119,7 @@ impl TrajectoryBuilder {
         if num_runs == 0 {
             put_varint(&mut self.columns, head);
         } else {
-            put_varint_before(&mut self.columns, begin, head);
+            put_varint_over::<1>(&mut self.columns, begin, head);
         }
         self.num_columns += 1;
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::builder::{no_column, no_slice, put_run};
 use super::{Chunks, Run, Slice, Trajectory, TrajectoryBuilder};
-use crate::proto_bytes::put_varint_before;
+use crate::proto_bytes::put_varint_over;
 use crate::step_window::{ColumnSpan, StepWindow};
 use reverb_base::error::{Error, Result};
 
@@ -182,7 +182,7 @@ impl TrajectoryBuilder {
         if head < 0x80 {
             self.columns[head_at] = head as u8;
         } else {
-            put_varint_before(&mut self.columns, head_at, head);
+            put_varint_over::<1>(&mut self.columns, head_at, head);
         }
         self.num_columns += 1;
     }

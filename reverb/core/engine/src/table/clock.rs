@@ -59,9 +59,13 @@ impl Blocked {
 
 impl Clock {
     pub(super) fn new(now: Instant) -> Self {
-        let (inserts, samples) = Default::default();
-        let spent = [Duration::ZERO; 6];
-        Self { activity: Activity::Sleeping, since: now, spent, inserts, samples }
+        Self {
+            activity: Activity::Sleeping,
+            since: now,
+            spent: [Duration::ZERO; 6],
+            inserts: Blocked::default(),
+            samples: Blocked::default(),
+        }
     }
 
     /// Ends the current activity at `now`, and begins `activity`.

@@ -16,6 +16,8 @@ mod epochs;
 mod limits;
 mod sampling;
 mod stacked;
+#[cfg(test)]
+mod testing;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -460,31 +462,5 @@ fn record(
 ) {
     if let Some(before) = before {
         before.record(handle, item, removal_priority);
-    }
-}
-
-#[cfg(test)]
-impl TableState {
-    /// All keys, sorted.
-    pub(super) fn keys(&self) -> Vec<u64> {
-        self.contents.items.keys()
-    }
-
-    /// All keys, oldest first.
-    pub(super) fn keys_by_age(&self) -> Vec<u64> {
-        use super::items::AllItems;
-        let items = &self.contents.items;
-        let mut found: Vec<_> = items
-            .all(AllItems::Test)
-            .map(|(_, item)| (item.inserted_at_ns(), item.key()))
-            .collect();
-        found.sort_unstable();
-        found.into_iter().map(|(_, key)| key).collect()
-    }
-
-    /// Priority and number of samples of an item.
-    pub(super) fn peek(&self, key: u64) -> (f64, i32) {
-        let item = self.contents.items.get(self.contents.items.find(key).unwrap());
-        (item.priority(), item.times_sampled())
     }
 }

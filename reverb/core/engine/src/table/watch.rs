@@ -108,7 +108,8 @@ pub(super) struct Watchers {
     count: usize,
     /// Numbers at the last notification.
     known: Watched,
-    changes: Arc<TableChanges>,
+    /// Those of the table's server.
+    pub(super) changes: Arc<TableChanges>,
 }
 
 /// Numbers of changes that watchers need.
@@ -189,11 +190,6 @@ impl Table {
         }
         shared.watchers.count += 1;
         TableWatch { table: Arc::downgrade(self), seen: None }
-    }
-
-    /// Sets the watchers that changes notify: those of the table's server.
-    pub(super) fn set_changes(shared: &mut Shared, changes: &Arc<TableChanges>) {
-        shared.watchers.changes = Arc::clone(changes);
     }
 }
 

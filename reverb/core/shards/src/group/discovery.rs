@@ -228,7 +228,7 @@ impl Group {
             match (&first, info) {
                 (None, Ok(info)) => first = Some((name, info)),
                 (Some((first, tables)), Ok(info)) => {
-                    check_alike((first, &tables.tables), (&name, &info.tables))?;
+                    check_alike(first, &tables.tables, &name, &info.tables)?;
                 }
                 (_, Err(error)) => {
                     failure.get_or_insert(error);

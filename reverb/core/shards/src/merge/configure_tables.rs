@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use reverb_base::{Error, ErrorKind, Result};
-use reverb_wire::Calls as _;
 use reverb_wire::convert::table_info::to_settings;
 use reverb_wire::generated::deepmind::reverb::key_distribution_options::{
     Distribution, Prioritized,
@@ -23,7 +22,6 @@ use crate::member::Member;
 use crate::status;
 use crate::table_part::part;
 use crate::tables::together;
-use crate::transport::of_shard;
 
 /// Largest number of attempts to install a map while other clients change it too.
 const MAX_ATTEMPTS: u32 = 10;
@@ -118,14 +116,9 @@ async fn send_tables(
 
 /// Sends a map to the first shard before the others: of several clients with a map of the same
 /// epoch, it refuses all but one, and the others have sent nothing else.
-async fn send_map(view: &View, map: &ShardMap) -> Result<()> {
-    let send = |member: &Arc<Member>| {
-        let member = Arc::clone(member);
-        async move {
-            let request = SetDirectoryRequest { map: Some(map.clone()), index: member.index };
-            let sent = async { member.shard()?.call(request).await };
-            sent.await.map_err(|error| of_shard(error, &member.name()))
-        }
+async fn send_map<'a>(view: &'a View, map: &ShardMap) -> Result<()> {
+    let send = |member: &'a Arc<Member>| {
+        member.call(SetDirectoryRequest { map: Some(map.clone()), index: member.index })
     };
     let Some((first, others)) = view.members.split_first() else { return Ok(()) };
     send(first).await?;
@@ -180,8 +173,7 @@ async fn undo(
                 changes: old.collect(),
                 ..ConfigureTablesRequest::default()
             };
-            let answer = async { member.shard()?.call(request).await }.await;
-            answer.map(drop).map_err(|error| of_shard(error, &member.name()))
+            member.call(request).await.map(drop)
         });
     try_join_all(undone).await.map(drop)
 }

@@ -25,9 +25,9 @@ const TRIES: usize = 64;
 
 /// Items that have a window, for a sampler whose weights all change with every insert.
 #[derive(Default)]
-struct Listed {
+pub(super) struct Listed {
     /// Each with its weight.
-    items: Vec<(Handle, f64)>,
+    pub(super) items: Vec<(Handle, f64)>,
     /// Sum of the weights up to each item.
     sums: Vec<f64>,
 }
@@ -241,7 +241,8 @@ impl TableState {
         step_counts.get_or_insert_default().need_sums(window, sampler)
     }
 
-    fn list(&self, window: StepWindow) -> Listed {
+    /// Lists the items that have a window, where the sampler has no own weights.
+    pub(super) fn list(&self, window: StepWindow) -> Listed {
         let mut listed = Listed::default();
         let mut sum = 0.0;
         let Some(counts) = &self.contents.step_counts else { return listed };
@@ -281,11 +282,6 @@ impl TableState {
     /// The choice of an item that was found by its window.
     pub(super) fn pick_at(&self, handle: Handle) -> Pick {
         Pick { handle, probability: self.contents.sampler.probability_of(handle), epoch: 0 }
-    }
-
-    /// Items that have a window, with their weights, where the sampler has no own weights.
-    pub(super) fn listed(&self, window: StepWindow) -> Vec<(Handle, f64)> {
-        self.list(window).items
     }
 
     /// A random window of an item.

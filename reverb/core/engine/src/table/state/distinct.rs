@@ -113,7 +113,7 @@ impl TableState {
     /// win.
     fn choose_among_listed(&mut self, wanted: usize, window: StepWindow, chosen: &mut Chosen) {
         let mut times: Vec<(f64, Handle)> = Vec::new();
-        for (handle, weight) in self.listed(window) {
+        for (handle, weight) in self.list(window).items {
             if !chosen.handles.contains(&handle) {
                 // Not 0, whose logarithm is infinite.
                 let uniform = 1.0 - self.rng.random::<f64>();

@@ -29,8 +29,10 @@ struct Undo {
 struct Taken {
     pick: Pick,
     removal_priority: Option<f64>,
-    /// Data for putting it back into the sampler and the remover.
-    restore_points: (RestorePoint, RestorePoint),
+    /// Data for putting it back into the sampler.
+    sampler_point: RestorePoint,
+    /// Data for putting it back into the remover.
+    remover_point: RestorePoint,
 }
 
 impl TableState {
@@ -75,10 +77,8 @@ impl TableState {
             undo.taken.push(Taken {
                 pick,
                 removal_priority: self.contents.removal_priority(pick.handle),
-                restore_points: (
-                    self.contents.sampler.restore_point(pick.handle),
-                    self.contents.remover.restore_point(pick.handle),
-                ),
+                sampler_point: self.contents.sampler.restore_point(pick.handle),
+                remover_point: self.contents.remover.restore_point(pick.handle),
             });
             self.take(pick, min_probability, batch);
             batch.options.note_epoch(&batch.items);
@@ -142,9 +142,8 @@ impl TableState {
                 contents.keep_removal_priority(handle, removal_priority);
             }
             let removal_priority = taken.removal_priority.unwrap_or(sampled.priority);
-            let (point, _) = taken.restore_points;
-            contents.put_back_into_sampler(handle, steps, sampled.priority, point);
-            contents.remover.put_back(handle, removal_priority, taken.restore_points.1);
+            contents.put_back_into_sampler(handle, steps, sampled.priority, taken.sampler_point);
+            contents.remover.put_back(handle, removal_priority, taken.remover_point);
             contents.sampler.unpick(taken.pick);
         }
         self.limiter = undo.limiter;
@@ -165,7 +164,7 @@ pub(super) fn check(
     match spec {
         Some(spec) => spec
             .check(trajectory)
-            .map_err(|error| error.with_sentence(&format!("The other item has the key {key}."))),
+            .map_err(|error| error.followed_by(&format!("The other item has the key {key}."))),
         None => spec_of(trajectory, of_windows).map(|first| *spec = Some(first)),
     }
 }
