@@ -198,7 +198,7 @@ class TestFaults:
             "`server/memory.rs` asks; `evict_surplus` in `engine/table/state/limits.rs` decides.",
             "Guarded by `tests/api/test_selectors.py::TestEverySelector`.",
             "The page is at `/api/status`, the package in `dist/`, `B / T` is no path.",
-            "```text\nappend ─▶ client/writer/lane.rs\n```",
+            "```text\nappend ─▶ client/writer/capture/history.rs\n```",
             "```sh\npython engine/nothing.rs\n```",
         ],
     )

@@ -250,7 +250,7 @@ impl BatchedTrajectoryWriter {
     ) -> PyResult<usize> {
         self.check()?;
         let order = match names {
-            Some(names) => self.core.queue().order_of(table, &names.get().0).or_raise()?,
+            Some(names) => self.core.items().order_of(table, &names.get().0).or_raise()?,
             None => None,
         };
         let items: PyResult<Vec<NewItems>> = items
@@ -265,7 +265,7 @@ impl BatchedTrajectoryWriter {
                         columns.push(column.get().core.clone());
                         continue;
                     }
-                    let wanted = self.core.queue().signature_dtype(table, at);
+                    let wanted = self.core.items().signature_dtype(table, at);
                     let index = StepIndex::Constant(constants.len());
                     columns.push(BatchedColumn { column: 0, index, pads_with_first: false });
                     let label = || {

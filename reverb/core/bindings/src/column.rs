@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PySlice, PyTuple};
 use reverb_base::Error;
-use reverb_client::{CellRef as Cell, Lane, TrajectoryWriter};
+use reverb_client::{CellRef as Cell, History, TrajectoryWriter};
 use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Shape, Tensor, TensorData};
 use smallvec::SmallVec;
@@ -301,7 +301,7 @@ impl ColumnHistory {
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
-        // An `__index__` of the program is called before the lane is locked.
+        // An `__index__` of the program is called before the history is locked.
         let len = self.history_len() as i64;
         if let Ok(slice) = index.cast::<PySlice>() {
             let cells = self.cells(self.slice(slice, len)?.map(Ok))?;
@@ -325,12 +325,12 @@ impl ColumnHistory {
     /// The kept references, for programs that use this private attribute of dm-reverb.
     #[getter(_data_references)]
     fn data_references<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        self.refs_from(py, |lane| self.oldest(lane))
+        self.refs_from(py, |history| self.oldest(history))
     }
 
     fn __str__(&self) -> String {
-        self.writer.lane().visit(|lane| {
-            let (steps, kept) = (lane.history_len(), lane.cells(self.column).len());
+        self.writer.history().visit(|history| {
+            let (steps, kept) = (history.num_steps(), history.cells(self.column).len());
             let path = &self.label;
             format!("ColumnHistory(path={path}, steps={steps}, of which {kept} can be referred to)")
         })
@@ -343,12 +343,12 @@ impl ColumnHistory {
 
 impl ColumnHistory {
     fn history_len(&self) -> u64 {
-        self.writer.lane().visit(|lane| lane.history_len())
+        self.writer.history().visit(|history| history.num_steps())
     }
 
     fn spec(&self) -> PyResult<(DType, Shape)> {
-        let spec = self.writer.lane().visit(|lane| {
-            let spec = lane.spec(self.column);
+        let spec = self.writer.history().visit(|history| {
+            let spec = history.spec(self.column);
             spec.map(|spec| (spec.dtype, spec.shape.clone()))
         });
         spec.ok_or_else(|| self.no_value()).or_raise()
@@ -359,8 +359,8 @@ impl ColumnHistory {
     }
 
     /// Oldest step whose value is kept; 0 if there is none.
-    fn oldest(&self, lane: &Lane) -> u64 {
-        lane.cells(self.column).next().map_or(0, |(step, _)| step)
+    fn oldest(&self, history: &History) -> u64 {
+        history.cells(self.column).next().map_or(0, |(step, _)| step)
     }
 
     /// References to the values of all steps from `first` on; `None` where a step has no value or
@@ -368,12 +368,12 @@ impl ColumnHistory {
     fn refs_from<'py>(
         &self,
         py: Python<'py>,
-        first: impl FnOnce(&Lane) -> u64 + Send,
+        first: impl FnOnce(&History) -> u64 + Send,
     ) -> PyResult<Bound<'py, PyList>> {
-        let cells: Vec<Option<Cell>> = self.writer.lane().visit(|lane| {
-            let steps = first(lane)..lane.history_len();
+        let cells: Vec<Option<Cell>> = self.writer.history().visit(|history| {
+            let steps = first(history)..history.num_steps();
             steps
-                .map(|step| lane.cell(self.column, step).map(reverb_client::Cell::to_ref))
+                .map(|step| history.cell(self.column, step).map(reverb_client::Cell::to_ref))
                 .collect()
         });
         let refs: PyResult<Vec<Option<Bound<'py, CellRef>>>> = cells
@@ -387,10 +387,10 @@ impl ColumnHistory {
         &self,
         steps: impl Iterator<Item = PyResult<i64>> + Send,
     ) -> PyResult<SmallVec<[Cell; 2]>> {
-        self.writer.lane().visit(|lane| {
+        self.writer.history().visit(|history| {
             let mut cells = SmallVec::new();
             for step in steps {
-                let cell = lane.cell(self.column, step? as u64);
+                let cell = history.cell(self.column, step? as u64);
                 let cell = cell.ok_or_else(|| holds_none(&self.label))?;
                 cells.push(cell.to_ref());
             }
@@ -427,7 +427,8 @@ impl ColumnHistory {
             // `history[:k]` starts at the oldest step that can still be referred to. `history[:]`
             // selects every step.
             if indices.step > 0 && !slice.getattr(pyo3::intern!(py, "stop"))?.is_none() {
-                first = first.max(self.writer.lane().visit(|lane| self.oldest(lane)) as i64);
+                first =
+                    first.max(self.writer.history().visit(|history| self.oldest(history)) as i64);
             }
         } else if start.extract::<i64>()? < -len {
             // The slice asks for more steps than exist. Without an error, an item would be too

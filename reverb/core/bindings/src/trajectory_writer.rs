@@ -65,27 +65,28 @@ impl TrajectoryWriter {
     }
 
     fn label(&self, column: usize) -> String {
-        self.core.lane().visit(|lane| lane.label(column).to_owned())
+        self.core.history().visit(|history| history.label(column).to_owned())
     }
 
     /// The number of a column, which is added if it is new.
     fn number(&self, label: String) -> usize {
-        let lane = self.core.lane();
+        let history = self.core.history();
         self.state.visit(|State { labels, numbers, options }| {
             *numbers.entry(label).or_insert_with_key(|label| {
                 labels.push(label.clone());
-                lane.visit(|lane| lane.add_column(label, options.remove(label)))
+                history.visit(|history| history.add_column(label, options.remove(label)))
             })
         })
     }
 
     /// Rejects values for columns that already have one in the open step.
     fn check_unset(&self, columns: &[usize], leaves: &[Bound<'_, PyAny>]) -> PyResult<()> {
-        if !self.core.lane().visit(|lane| lane.step_is_open()) {
+        if !self.core.history().visit(|history| history.step_is_open()) {
             return Ok(());
         }
         let mut values = columns.iter().zip(leaves).filter(|(_, leaf)| !leaf.is_none());
-        let is_set = |column| self.core.lane().visit(|lane| lane.is_set_in_open_step(column));
+        let is_set =
+            |column| self.core.history().visit(|history| history.is_set_in_open_step(column));
         let Some((&column, leaf)) = values.find(|(column, _)| is_set(**column)) else {
             return Ok(());
         };
@@ -117,7 +118,8 @@ impl TrajectoryWriter {
             }
         }
         self.check_unset(columns, leaves)?;
-        let completed = self.core.lane().visit(|lane| lane.append(&mut cells, partial_step));
+        let completed =
+            self.core.history().visit(|history| history.append(&mut cells, partial_step));
         if completed.or_raise()? {
             self.core.queue().blocks_completed();
         }
@@ -132,12 +134,12 @@ impl TrajectoryWriter {
         leaves: &[Bound<'_, PyAny>],
         names: &Arc<ColumnNames>,
     ) -> PyResult<()> {
-        let order = self.core.queue().order_of(table, names).or_raise()?;
+        let order = self.core.items().order_of(table, names).or_raise()?;
         let place = |at: usize| order.as_ref().map_or(at, |order| order[at]);
         let is_column = |leaf: &Bound<'_, PyAny>| leaf.is_exact_instance_of::<TrajectoryColumn>();
         let mut constants: SmallVec<[Leaf<'_>; 2]> = SmallVec::new();
         for at in (0..leaves.len()).filter(|&at| !is_column(&leaves[place(at)])) {
-            let wanted = self.core.queue().signature_dtype(table, at);
+            let wanted = self.core.items().signature_dtype(table, at);
             let label = || names.0.get(place(at)).map_or_else(String::new, ToString::to_string);
             constants.push(read_constant(&leaves[place(at)], wanted, label)?);
         }
@@ -156,7 +158,7 @@ impl TrajectoryWriter {
                 ColumnRefs { cells: cells.or_raise()?, squeeze: true }
             });
         }
-        let created = self.core.queue().create_item(table, priority, &columns);
+        let created = self.core.create_item(table, priority, &columns);
         let named =
             |error: Error| error.with_column(|index| names.in_order(order.as_deref()).label(index));
         created.map_err(named).or_raise()?;
@@ -211,7 +213,7 @@ impl TrajectoryWriter {
 
     #[getter]
     fn episode_steps(&self) -> u64 {
-        self.core.lane().visit(|lane| lane.episode_steps())
+        self.core.history().visit(|history| history.episode_steps())
     }
 
     #[pyo3(signature = (data, partial_step))]
@@ -230,7 +232,7 @@ impl TrajectoryWriter {
         partial_step: bool,
     ) -> PyResult<()> {
         self.check()?;
-        let known = self.core.lane().visit(|lane| lane.num_columns());
+        let known = self.core.history().visit(|history| history.num_columns());
         if columns.len() != leaves.len() || columns.iter().any(|&column| column >= known) {
             return Err(Error::internal("columns and leaves do not match")).or_raise();
         }
@@ -340,10 +342,10 @@ impl TrajectoryWriter {
     ) -> PyResult<()> {
         let options = ColumnOptions { num_keep_alive_refs, max_chunk_length };
         let label = label(path)?;
-        let lane = self.core.lane();
+        let history = self.core.history();
         let configured = self.state.visit(|state| {
             if let Some(&column) = state.numbers.get(&label) {
-                return lane.visit(|lane| lane.configure(column, options));
+                return history.visit(|history| history.configure(column, options));
             }
             state.options.insert(label, options);
             Ok(())

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use reverb_base::{Error, Result};
-use reverb_client::ItemQueue;
+use reverb_client::SendQueue;
 
 use crate::error::OrRaise;
 use crate::exit::{self, GracePeriod};
@@ -108,7 +108,7 @@ impl Wake for Unpark {
 }
 
 /// Blocks a writer that is faster than its connection, unless its caller awaits that.
-pub(crate) fn throttle(py: Python<'_>, queue: &ItemQueue) -> PyResult<()> {
+pub(crate) fn throttle(py: Python<'_>, queue: &SendQueue) -> PyResult<()> {
     if queue.is_over_limit() && !queue.is_throttled_by_caller() {
         wait(py, queue.throttle())
     } else {

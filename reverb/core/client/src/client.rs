@@ -27,8 +27,8 @@ use crate::sampler::ragged::RaggedForm;
 use crate::sampler::size_so_far::SizeSoFar;
 use crate::session::{Connector, Session, Signatures};
 use crate::waits::{WaitFor, reported};
-use crate::writer::dropped::LastDropped;
 use crate::writer::insertion::{IdleStreams, Insertion};
+use crate::writer::send::dropped::LastDropped;
 
 /// Time limit for reading the settings of a table on the way to an error.
 const TABLE_LOOKUP: Duration = Duration::from_millis(500);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use reverb_client::ItemQueue;
+use reverb_client::SendQueue;
 
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::process::Local;
@@ -32,23 +32,23 @@ impl AnyWriter<'_> {
 
 /// A writer that queues items.
 pub(super) trait Queued: Send + Sync {
-    fn queue(&self) -> &ItemQueue;
+    fn queue(&self) -> &SendQueue;
 }
 
 impl Queued for Local<reverb_client::TrajectoryWriter> {
-    fn queue(&self) -> &ItemQueue {
+    fn queue(&self) -> &SendQueue {
         (**self).queue()
     }
 }
 
 impl Queued for Local<reverb_client::BatchedWriter> {
-    fn queue(&self) -> &ItemQueue {
+    fn queue(&self) -> &SendQueue {
         (**self).queue()
     }
 }
 
 impl Queued for reverb_client::SequenceWriter {
-    fn queue(&self) -> &ItemQueue {
+    fn queue(&self) -> &SendQueue {
         self.queue()
     }
 }

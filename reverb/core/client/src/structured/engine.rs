@@ -10,9 +10,9 @@ use super::condition::{Condition, Inputs};
 use super::config::{Config, Configs};
 use super::number::{Number, NumberHistory};
 use super::priority::{Priority, check_td_error_column, td_error};
-use crate::writer::cell::{CellRef, CellValue};
-use crate::writer::item::ColumnRefs;
-use crate::writer::lane::Lane;
+use crate::writer::capture::cell::{CellRef, CellValue};
+use crate::writer::capture::history::History;
+use crate::writer::capture::item::ColumnRefs;
 
 /// An item that a pattern creates.
 #[derive(Debug)]
@@ -35,13 +35,14 @@ pub(crate) type TakeItem<'f> = &'f mut dyn FnMut(&PatternItem<'_>) -> Result<()>
 #[derive(Debug)]
 pub struct PatternEngine {
     rules: Vec<Rule>,
-    /// The leaves of a step that are kept, ascending. Column `i` of the lane is leaf `leaves[i]`.
+    /// The leaves of a step that are kept, ascending. Column `i` of the history is leaf
+    /// `leaves[i]`.
     leaves: Vec<usize>,
     /// Paths of the leaves for error texts, if known.
     paths: Vec<String>,
     /// Number of leaves of every step, set by the first step.
     num_leaves: Option<usize>,
-    lane: Lane,
+    history: History,
     watched: Vec<Option<Watched>>,
     current: Step,
     /// Empty between steps; kept to reuse its memory.
@@ -88,7 +89,7 @@ impl PatternEngine {
             rules: configs.into_iter().map(Rule::new).collect(),
             paths: Vec::new(),
             num_leaves: None,
-            lane: Lane::new(history),
+            history: History::new(history),
             current: Step::default(),
             cells: Vec::new(),
         }
@@ -97,7 +98,7 @@ impl PatternEngine {
     /// The same engine, before its first step, whose chunks are compressed like this.
     #[must_use]
     pub fn with_compression(mut self, compression: Compression) -> Self {
-        self.lane = self.lane.with_compression(compression);
+        self.history = self.history.with_compression(compression);
         self
     }
 
@@ -108,7 +109,7 @@ impl PatternEngine {
 
     /// True if the last append left its step open.
     pub fn step_is_open(&self) -> bool {
-        self.lane.step_is_open()
+        self.history.step_is_open()
     }
 
     /// Appends the values of a step, or of a part of one, and passes the items that are complete
@@ -137,9 +138,9 @@ impl PatternEngine {
                 row.push((column, value));
             }
         }
-        let begins = (!self.lane.step_is_open()).then(|| self.lane.episode_steps());
+        let begins = (!self.history.step_is_open()).then(|| self.history.episode_steps());
         // No column has a fixed chunk length, so no item waits for its chunk.
-        self.lane.append(&mut row, partial_step)?;
+        self.history.append(&mut row, partial_step)?;
         if let Some(index) = begins {
             self.current = Step { serial: self.current.serial + 1, index };
         }
@@ -164,7 +165,7 @@ impl PatternEngine {
     /// Starts a new episode, closing an open step. With `clear_buffers` the history is emptied;
     /// without it, patterns may reach back into the last episode.
     pub fn end_episode(&mut self, clear_buffers: bool) {
-        self.lane.end_episode(clear_buffers);
+        self.history.end_episode(clear_buffers);
         if clear_buffers {
             self.watched.iter_mut().flatten().for_each(|watched| watched.numbers.clear());
         }
@@ -180,8 +181,8 @@ impl PatternEngine {
     }
 
     fn add_columns(&mut self) {
-        for column in self.lane.num_columns()..self.leaves.len() {
-            self.lane.add_column(self.label(column), None);
+        for column in self.history.num_columns()..self.leaves.len() {
+            self.history.add_column(self.label(column), None);
         }
     }
 
@@ -207,7 +208,7 @@ impl PatternEngine {
     }
 
     fn remember_numbers(&mut self, row: &[(usize, CellValue<'_>)]) {
-        let step = self.lane.history_len() - 1;
+        let step = self.history.num_steps() - 1;
         for (column, value) in row {
             let Some(watched) = &mut self.watched[*column] else { continue };
             let number = Number::from_value(value);
@@ -229,12 +230,13 @@ impl PatternEngine {
 
     /// Applies all patterns at the newest step, unless it has no value at all.
     fn apply(&mut self, is_end_episode: bool, take: TakeItem<'_>) -> Result<()> {
-        let Some(newest) = self.lane.history_len().checked_sub(1) else { return Ok(()) };
-        if (0..self.lane.num_columns()).all(|column| self.lane.cell(column, newest).is_none()) {
+        let Some(newest) = self.history.num_steps().checked_sub(1) else { return Ok(()) };
+        if (0..self.history.num_columns()).all(|column| self.history.cell(column, newest).is_none())
+        {
             return Ok(());
         }
         for i in 0..self.rules.len() {
-            if self.rules[i].begin(self.current, &self.lane, &self.watched, is_end_episode) {
+            if self.rules[i].begin(self.current, &self.history, &self.watched, is_end_episode) {
                 let taken = self.make_item(i, take);
                 // The cells would keep chunks in memory.
                 self.cells.clear();
@@ -250,12 +252,12 @@ impl PatternEngine {
     /// Collects the cells of a pattern and passes the item on; `false` if a cell is absent.
     fn make_item(&mut self, i: usize, take: TakeItem<'_>) -> Result<bool> {
         let config = &self.rules[i].config;
-        let history_len = self.lane.history_len();
+        let history_len = self.history.num_steps();
         let mut ends: SmallVec<[usize; 8]> = SmallVec::new();
         for node in &config.nodes {
             let Some(steps) = node.steps(history_len) else { return Ok(false) };
             for step in steps {
-                let Some(cell) = self.lane.cell(node.column, step) else { return Ok(false) };
+                let Some(cell) = self.history.cell(node.column, step) else { return Ok(false) };
                 self.cells.push(cell.to_ref());
             }
             ends.push(self.cells.len());
@@ -286,7 +288,7 @@ impl PatternEngine {
         let column = config.nodes[node].column;
         check_td_error_column(columns[node].cells[0].spec(), || self.label(column))?;
         let numbers = self.watched[column].as_ref().map(|watched| &watched.numbers);
-        let steps = config.nodes[node].steps(self.lane.history_len()).into_iter().flatten();
+        let steps = config.nodes[node].steps(self.history.num_steps()).into_iter().flatten();
         let errors = steps.filter_map(|step| numbers.and_then(|numbers| numbers.get(step)));
         Ok(td_error(weight, errors.map(Number::as_f64)))
     }
@@ -301,7 +303,7 @@ impl Rule {
     fn begin(
         &mut self,
         current: Step,
-        lane: &Lane,
+        history: &History,
         watched: &[Option<Watched>],
         is_end_episode: bool,
     ) -> bool {
@@ -315,7 +317,7 @@ impl Rule {
         let inputs = Inputs {
             step_index: current.index,
             steps_since_applied: self.steps_since_applied,
-            buffer_length: lane.history_len(),
+            buffer_length: history.num_steps(),
             is_end_episode,
         };
         let newest = inputs.buffer_length - 1;

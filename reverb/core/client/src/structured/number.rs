@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use reverb_data::{DType, Tensor};
 
-use crate::writer::cell::CellValue;
+use crate::writer::capture::cell::CellValue;
 
 /// The value of a cell of one element.
 #[derive(Debug, Clone, Copy, PartialEq)]

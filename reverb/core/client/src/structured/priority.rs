@@ -7,7 +7,7 @@ use reverb_data::{DType, Tensor};
 use reverb_wire::generated::Priority as Proto;
 use reverb_wire::generated::priority::{ConstantPriorityFn, PriorityFn, TdError};
 
-use crate::writer::cell::CellSpec;
+use crate::writer::capture::cell::CellSpec;
 
 /// The priority of the items of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq)]

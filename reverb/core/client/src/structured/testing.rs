@@ -7,7 +7,7 @@ use reverb_wire::generated::pattern_node::{StartOrNone, StepOrNone, StopOrNone};
 use reverb_wire::generated::priority::{PriorityFn, TdError};
 use reverb_wire::generated::{Condition, PatternNode, Priority, StructuredWriterConfig};
 
-use crate::writer::cell::{CellRef, CellValue};
+use crate::writer::capture::cell::{CellRef, CellValue};
 
 /// `x[stop]`
 pub(super) fn at(leaf: i32, stop: i32) -> PatternNode {

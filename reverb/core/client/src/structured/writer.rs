@@ -13,11 +13,11 @@ use super::config::Configs;
 use super::engine::{PatternEngine, PatternItem};
 use crate::client::Client;
 use crate::session::Session;
-use crate::writer::cell::CellValue;
-use crate::writer::column_orders::Matching;
-use crate::writer::dropped::LastDropped;
-use crate::writer::item_queue::ItemQueue;
-use crate::writer::send_queue::SendQueue;
+use crate::writer::capture::cell::CellValue;
+use crate::writer::capture::column_orders::Matching;
+use crate::writer::capture::item_maker::ItemMaker;
+use crate::writer::send::dropped::LastDropped;
+use crate::writer::send::send_queue::SendQueue;
 
 /// Longest time that a caller waits for the items of a writer that it drops.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
@@ -32,7 +32,8 @@ const DROP_FLUSH_TIME: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct StructuredWriter {
     engine: Mutex<PatternEngine>,
-    queue: ItemQueue,
+    items: ItemMaker,
+    queue: Arc<SendQueue>,
     /// The table of each pattern, and the names of its columns.
     tables: Vec<(String, Arc<ColumnNames>)>,
     session: Arc<Session>,
@@ -44,8 +45,8 @@ impl StructuredWriter {
     /// A writer. It connects to the server with the first item; its items are checked once
     /// `learn_signatures` was called.
     pub fn new(client: &Client, configs: Configs) -> Self {
-        let queue = ItemQueue::new(client.session(), None, Matching::ByPlace);
-        queue.send_queue().begin_after(Arc::clone(client.last_dropped()));
+        let queue = SendQueue::start(client.session(), 1);
+        queue.begin_after(Arc::clone(client.last_dropped()));
         let tables = configs.configs.iter().map(|config| {
             let names = config.names.clone();
             (config.table().to_owned(), names.unwrap_or_default())
@@ -53,6 +54,7 @@ impl StructuredWriter {
         Self {
             tables: tables.collect(),
             engine: Mutex::new(PatternEngine::new(configs).with_compression(client.compression())),
+            items: ItemMaker::new(client.session(), None, Matching::ByPlace),
             queue,
             session: Arc::clone(client.session()),
             last_dropped: Arc::clone(client.last_dropped()),
@@ -62,7 +64,7 @@ impl StructuredWriter {
 
     /// True if items are checked against the signatures of their tables.
     pub fn has_signatures(&self) -> bool {
-        self.queue.has_signatures()
+        self.items.has_signatures()
     }
 
     /// Starts checking items against the signatures of their tables. Fetches them if they are not
@@ -79,15 +81,15 @@ impl StructuredWriter {
                 Arc::make_mut(&mut signatures).insert(table.clone(), None);
             }
         }
-        self.queue.check_against(signatures);
+        self.items.check_against(signatures);
         // Logs names that differ.
         self.tables
             .iter()
-            .try_for_each(|(table, names)| self.queue.order_of(table, names).map(|_| ()))
+            .try_for_each(|(table, names)| self.items.order_of(table, names).map(|_| ()))
     }
 
     /// The items in flight.
-    pub fn queue(&self) -> &ItemQueue {
+    pub fn queue(&self) -> &SendQueue {
         &self.queue
     }
 
@@ -104,7 +106,7 @@ impl StructuredWriter {
     ///
     /// Those of [`PatternEngine::append`], and the error that ended the insert stream for good.
     pub fn append(&self, cells: Vec<Option<CellValue<'_>>>, partial_step: bool) -> Result<()> {
-        self.queue.send_queue().check()?;
+        self.queue.check()?;
         self.engine.lock().append(cells, partial_step, &mut |item| self.create(item))
     }
 
@@ -123,7 +125,7 @@ impl StructuredWriter {
     /// confirmed, and starts a new episode. If that fails or takes longer than `timeout`, the
     /// episode continues.
     pub async fn end_episode(&self, clear_buffers: bool, timeout: Option<Duration>) -> Result<()> {
-        self.queue.send_queue().check()?;
+        self.queue.check()?;
         self.engine.lock().apply_at_end(&mut |item| self.create(item))?;
         self.queue.flush_for("end_episode", 0, timeout).await?;
         self.queue.episode_ended();
@@ -146,17 +148,17 @@ impl StructuredWriter {
 
     /// Stops at once; unconfirmed items are abandoned.
     pub fn close(&self) {
-        self.queue.send_queue().close();
+        self.queue.close();
     }
 
     fn create(&self, item: &PatternItem<'_>) -> Result<()> {
-        self.queue.create_item(item.table, item.priority, item.columns)
+        self.queue.push(self.items.item(item.table, item.priority, item.columns)?)
     }
 }
 
 impl Drop for StructuredWriter {
     fn drop(&mut self) {
-        let queue = Arc::clone(self.queue.send_queue());
+        let queue = Arc::clone(&self.queue);
         if queue.check().is_err() || queue.num_pending() == 0 {
             queue.close();
             return;
@@ -168,13 +170,13 @@ impl Drop for StructuredWriter {
 
 /// Flushes the items of a dropped writer, and gives up after `limit`.
 async fn flush_and_close(queue: Arc<SendQueue>, limit: Duration) {
-    let flushed = tokio::time::timeout(limit, queue.flush(0)).await;
+    let flushed = tokio::time::timeout(limit, queue.flush_all_but(0)).await;
     if !matches!(flushed, Ok(Ok(()))) {
         tracing::warn!(
             "A structured writer was dropped and {} of its items could not be delivered. Call flush() before the \
              writer goes away. Unfinished: {}.",
             queue.num_pending(),
-            queue.describe_wait(),
+            queue.describe_queue(),
         );
     }
     queue.close();

@@ -10,14 +10,14 @@ use reverb_base::{Error, Result};
 use reverb_data::{DType, ItemPriority, Shape};
 use smallvec::SmallVec;
 
-use super::block::{BlockRef, StepBlock};
-use super::cell::{Cell, CellRef, CellValue};
-use super::column_orders::Matching;
-use super::constants::{BatchedConstant, ConstantCells, Constants};
-use super::item::PendingItem;
-use super::item_queue::ItemQueue;
-use super::lane::{ColumnOptions, Lane};
-use super::send_queue::Gathering;
+use super::capture::block::{BlockRef, StepBlock};
+use super::capture::cell::{Cell, CellRef, CellValue};
+use super::capture::column_orders::Matching;
+use super::capture::constants::{BatchedConstant, ConstantCells, Constants};
+use super::capture::history::{ColumnOptions, History};
+use super::capture::item::PendingItem;
+use super::capture::item_maker::ItemMaker;
+use super::send::send_queue::SendQueue;
 use crate::client::Client;
 use crate::session::Signatures;
 
@@ -80,10 +80,11 @@ pub struct NewItems {
 /// Writes steps of `B` environments.
 #[derive(Debug)]
 pub struct BatchedWriter {
-    lanes: Mutex<Vec<Lane>>,
+    histories: Mutex<Vec<History>>,
     /// Constants of the items of each environment.
     constants: Mutex<Vec<Constants>>,
-    queue: ItemQueue,
+    items: ItemMaker,
+    queue: Arc<SendQueue>,
 }
 
 impl BatchedWriter {
@@ -96,73 +97,82 @@ impl BatchedWriter {
         signatures: Option<Arc<Signatures>>,
     ) -> Self {
         let compression = client.compression();
-        let lane = |_| Lane::new(num_keep_alive_refs).with_compression(compression);
-        let lanes = (0..batch_size).map(lane).collect();
-        let gathering = Gathering::of_steps(batch_size);
-        let queue = ItemQueue::gathering(gathering, client.session(), signatures, Matching::ByName);
+        let history = |_| History::new(num_keep_alive_refs).with_compression(compression);
+        let histories = (0..batch_size).map(history).collect();
         let constants = std::iter::repeat_with(Constants::default).take(batch_size).collect();
-        Self { lanes: Mutex::new(lanes), constants: Mutex::new(constants), queue }
+        let session = client.session();
+        Self {
+            histories: Mutex::new(histories),
+            constants: Mutex::new(constants),
+            items: ItemMaker::new(session, signatures, Matching::ByName),
+            queue: SendQueue::start(session, batch_size),
+        }
     }
 
     /// The items in flight.
-    pub fn queue(&self) -> &ItemQueue {
+    pub fn queue(&self) -> &SendQueue {
         &self.queue
+    }
+
+    /// The rules for its items.
+    pub fn items(&self) -> &ItemMaker {
+        &self.items
     }
 
     /// Adds a column to all histories; returns its index.
     pub fn add_column(&self, label: &str) -> usize {
-        let mut lanes = self.lanes.lock();
-        lanes.iter_mut().map(|lane| lane.add_column(label, None)).last().unwrap_or(0)
+        let mut histories = self.histories.lock();
+        histories.iter_mut().map(|history| history.add_column(label, None)).last().unwrap_or(0)
     }
 
     /// A column's name in error texts.
     pub fn label(&self, column: usize) -> String {
-        label(&self.lanes.lock(), column).to_owned()
+        label(&self.histories.lock(), column).to_owned()
     }
 
     /// Number of environments.
     pub fn batch_size(&self) -> usize {
-        self.lanes.lock().len()
+        self.histories.lock().len()
     }
 
     /// Changes storage and chunking of a column, for all environments.
     pub fn configure(&self, column: usize, options: ColumnOptions) -> Result<()> {
-        self.lanes.lock().iter_mut().try_for_each(|lane| lane.configure(column, options))
+        self.histories.lock().iter_mut().try_for_each(|history| history.configure(column, options))
     }
 
     /// The cells that an index selects in each environment; `None` where a cell does not exist.
     pub fn select(&self, column: &BatchedColumn) -> Vec<Option<Vec<CellRef>>> {
-        let select = |lane: &Lane| {
+        let select = |history: &History| {
             let mut cells = Vec::new();
-            let is_complete = collect(lane, column, &[], &mut cells);
+            let is_complete = collect(history, column, &[], &mut cells);
             is_complete.then(|| cells.into_iter().map(Cell::to_ref).collect())
         };
-        self.lanes.lock().iter().map(select).collect()
+        self.histories.lock().iter().map(select).collect()
     }
 
     /// Number of closed steps of the current episode, per environment.
     pub fn episode_steps(&self) -> Vec<u64> {
-        self.lanes.lock().iter().map(Lane::episode_steps).collect()
+        self.histories.lock().iter().map(History::episode_steps).collect()
     }
 
     /// Number of steps in the history, per environment.
     pub fn history_len(&self) -> Vec<u64> {
-        self.lanes.lock().iter().map(Lane::history_len).collect()
+        self.histories.lock().iter().map(History::num_steps).collect()
     }
 
     /// Shape `[B, T, ...]` of a column's history, with the steps of the environment that has the
     /// most; `None` before its first value.
     pub fn history_shape(&self, column: usize) -> Option<Shape> {
-        let lanes = self.lanes.lock();
-        let spec = lanes.iter().find_map(|lane| lane.spec(column))?;
-        let steps = lanes.iter().map(Lane::history_len).max().unwrap_or(0);
-        let sizes = [lanes.len(), steps as usize];
+        let histories = self.histories.lock();
+        let spec = histories.iter().find_map(|history| history.spec(column))?;
+        let steps = histories.iter().map(History::num_steps).max().unwrap_or(0);
+        let sizes = [histories.len(), steps as usize];
         Some(sizes.into_iter().chain(spec.shape.iter().copied()).collect())
     }
 
     /// Type of a column's values; `None` before its first value.
     pub fn dtype(&self, column: usize) -> Option<DType> {
-        self.lanes.lock().iter().find_map(|lane| lane.spec(column)).map(|spec| spec.dtype)
+        self.histories.lock().iter().find_map(|history| history.spec(column)).map(|spec| spec.dtype)
     }
 
     /// Appends one step of every selected environment; `None` selects all. The values have a row
@@ -171,7 +181,7 @@ impl BatchedWriter {
     /// # Errors
     ///
     /// `InvalidArgument` if a value's first dimension is not the number of environments; the errors
-    /// of `Lane::append`.
+    /// of `History::append`.
     pub fn append(
         &self,
         values: &[BatchedValue<'_>],
@@ -179,33 +189,33 @@ impl BatchedWriter {
         selected: Option<&[bool]>,
     ) -> Result<()> {
         let is_selected = |i: usize| selected.is_none_or(|selected| selected[i]);
-        let mut lanes = self.lanes.lock();
-        let batch_size = lanes.len();
+        let mut histories = self.histories.lock();
+        let batch_size = histories.len();
         for value in values {
             if value.value.shape().first() != Some(&batch_size) {
                 return Err(Error::invalid_argument(format!(
                     "The first dimension of column {} must be batch_size={batch_size}, got shape {}",
-                    label(&lanes, value.column),
+                    label(&histories, value.column),
                     reverb_data::tensor::shape_text(value.value.shape()),
                 )));
             }
         }
         // All environments are checked before any stores its row, because their episodes and open
         // steps may differ.
-        for (i, lane) in lanes.iter().enumerate().filter(|(i, _)| is_selected(*i)) {
-            let is_set = |value: &&BatchedValue<'_>| lane.is_set_in_open_step(value.column);
+        for (i, history) in histories.iter().enumerate().filter(|(i, _)| is_selected(*i)) {
+            let is_set = |value: &&BatchedValue<'_>| history.is_set_in_open_step(value.column);
             if let Some(value) = values.iter().find(is_set) {
                 return Err(Error::invalid_argument(format!(
                     "Field {} has already been set in the active step of environment {i} by previous (partial) append \
                      call and thus must be omitted or set to None",
-                    lane.label(value.column),
+                    history.label(value.column),
                 )));
             }
         }
         // Same order as the columns of the histories, for any order in the program.
         let mut values: SmallVec<[&BatchedValue<'_>; 8]> = values.iter().collect();
         values.sort_by_key(|value| value.column);
-        if !partial_step && selected.is_none() && append_together(&mut lanes, &values) {
+        if !partial_step && selected.is_none() && append_together(&mut histories, &values) {
             return Ok(());
         }
         let mut row: Vec<(usize, CellValue<'_>)> = Vec::with_capacity(values.len());
@@ -215,12 +225,12 @@ impl BatchedWriter {
         for i in (0..batch_size).filter(|&i| is_selected(i)) {
             row.clear();
             row.extend(values.iter().map(|value| (value.column, value.value.row(i, batch_size))));
-            let (before, lane) = lanes.split_at_mut(i);
+            let (before, history) = histories.split_at_mut(i);
             let known = checked.map(|at: usize| &before[at]);
-            if !partial_step && lane[0].append_row(known, &row) {
+            if !partial_step && history[0].append_row(known, &row) {
                 checked = Some(i);
             } else {
-                completed |= lane[0].append_like(before.first(), &mut row, partial_step)?;
+                completed |= history[0].append_like(before.first(), &mut row, partial_step)?;
             }
         }
         if completed {
@@ -244,7 +254,7 @@ impl BatchedWriter {
     pub fn create_items(&self, table: &str, new: &[NewItems]) -> Result<usize> {
         let (created, is_due) = self.queue_items(table, new)?;
         if is_due {
-            self.queue.send_queue().wake();
+            self.queue.wake();
         }
         Ok(created)
     }
@@ -261,43 +271,44 @@ impl BatchedWriter {
 
     /// Returns the number of items, and whether the task is to be woken.
     fn queue_items(&self, table: &str, new: &[NewItems]) -> Result<(usize, bool)> {
-        let lanes = self.lanes.lock();
+        let histories = self.histories.lock();
         // All or none: the caller could not tell which items were created before an error.
-        let mut items = Vec::with_capacity(lanes.len());
+        let mut items = Vec::with_capacity(histories.len());
         for new in new {
-            self.make_items(&lanes, table, new, &mut items)?;
+            self.make_items(&histories, table, new, &mut items)?;
         }
         let created = items.len();
-        Ok((created, self.queue.send_queue().keep_all(items)?))
+        Ok((created, self.queue.keep_all(items)?))
     }
 
     fn make_items(
         &self,
-        lanes: &[Lane],
+        histories: &[History],
         table: &str,
         new: &NewItems,
         items: &mut Vec<PendingItem>,
     ) -> Result<()> {
         let NewItems { columns, priorities, removal_priorities, selected, .. } = new;
-        let is_selected = |(i, _): &(usize, &Lane)| selected.as_ref().is_none_or(|it| it[*i]);
-        let selected_lanes = lanes.iter().enumerate().filter(is_selected);
+        let is_selected = |(i, _): &(usize, &History)| selected.as_ref().is_none_or(|it| it[*i]);
+        let selected_histories = histories.iter().enumerate().filter(is_selected);
         let all: SmallVec<[usize; 8]> = (0..columns.len()).collect();
-        let distinct = distinct_columns(columns, selected_lanes.clone().map(|(_, lane)| lane));
-        let constants = self.constant_cells(lanes, new)?;
+        let distinct =
+            distinct_columns(columns, selected_histories.clone().map(|(_, history)| history));
+        let constants = self.constant_cells(histories, new)?;
         let constants_of = |i: usize| constants.get(i).map_or(&[][..], |cells| cells);
         let mut cells = Cells::default();
-        let mut maker = self.queue.items_of(table);
-        for (i, lane) in selected_lanes {
+        let mut maker = self.items.of_table(table);
+        for (i, history) in selected_histories {
             let priority = ItemPriority {
                 value: priorities[i],
                 removal: removal_priorities.as_ref().map(|priorities| priorities[i]),
             };
-            if !cells.collect(lane, columns, constants_of(i), &distinct) {
+            if !cells.collect(history, columns, constants_of(i), &distinct) {
                 if selected.is_some() {
                     return Err(Error::invalid_argument(format!(
                         "Environment {i} was selected by `where`, but its history of {} steps lacks a step that the \
                          item needs",
-                        lane.history_len()
+                        history.num_steps()
                     )));
                 }
                 continue;
@@ -306,7 +317,7 @@ impl BatchedWriter {
                 items.push(item);
                 continue;
             }
-            cells.collect(lane, columns, constants_of(i), &all);
+            cells.collect(history, columns, constants_of(i), &all);
             let all = cells.of(columns, &all).map(|(_, cells, squeeze)| (cells, squeeze));
             items.push(maker.make(priority, all)?);
         }
@@ -314,17 +325,17 @@ impl BatchedWriter {
     }
 
     /// The cells of the constants for each environment; empty if there are none.
-    fn constant_cells(&self, lanes: &[Lane], new: &NewItems) -> Result<Vec<ConstantCells>> {
+    fn constant_cells(&self, histories: &[History], new: &NewItems) -> Result<Vec<ConstantCells>> {
         if new.constants.is_empty() {
             return Ok(Vec::new());
         }
         let mut known = self.constants.lock();
-        let mut cells = vec![ConstantCells::new(); lanes.len()];
-        for (i, lane) in lanes.iter().enumerate() {
+        let mut cells = vec![ConstantCells::new(); histories.len()];
+        for (i, history) in histories.iter().enumerate() {
             if new.selected.as_ref().is_none_or(|selected| selected[i]) {
                 let mut values: SmallVec<[CellValue<'_>; 4]> = SmallVec::new();
-                values.extend(new.constants.iter().map(|it| it.of_row(i, lanes.len())));
-                cells[i] = known[i].cells(lane, &mut values)?;
+                values.extend(new.constants.iter().map(|it| it.of_row(i, histories.len())));
+                cells[i] = known[i].cells(history, &mut values)?;
             }
         }
         Ok(cells)
@@ -333,11 +344,11 @@ impl BatchedWriter {
     /// Ends the episode of the selected environments. With `clear_buffers` it also empties their
     /// histories. Never waits.
     pub fn end_episode(&self, selected: Option<&[bool]>, clear_buffers: bool) {
-        let mut lanes = self.lanes.lock();
+        let mut histories = self.histories.lock();
         let mut completed = false;
-        for (i, lane) in lanes.iter_mut().enumerate() {
+        for (i, history) in histories.iter_mut().enumerate() {
             if selected.is_none_or(|selected| selected[i]) {
-                completed |= lane.end_episode(clear_buffers);
+                completed |= history.end_episode(clear_buffers);
             }
         }
         self.queue.episode_ended();
@@ -353,7 +364,7 @@ impl BatchedWriter {
 
     /// Stops at once; unconfirmed items are abandoned.
     pub fn close(&self) {
-        self.queue.send_queue().close();
+        self.queue.close();
     }
 
     /// Like `close`, when the program has deleted the writer: the log counts what is lost.
@@ -371,29 +382,29 @@ impl Drop for BatchedWriter {
 
 /// Appends a step of all environments in one block; false, and nothing is done, if their histories
 /// keep more than one step in a block, or differ.
-fn append_together(lanes: &mut [Lane], values: &[&BatchedValue<'_>]) -> bool {
-    let Some((first, others)) = lanes.split_first() else { return false };
+fn append_together(histories: &mut [History], values: &[&BatchedValue<'_>]) -> bool {
+    let Some((first, others)) = histories.split_first() else { return false };
     let mut row: SmallVec<[(usize, CellValue<'_>); 8]> = SmallVec::new();
-    row.extend(values.iter().map(|value| (value.column, value.value.row(0, lanes.len()))));
+    row.extend(values.iter().map(|value| (value.column, value.value.row(0, histories.len()))));
     let Some(columns) = first.step_columns(first, &row) else { return false };
     if !columns.are_of(row.iter().map(|(_, value)| value))
-        || !others.iter().all(|lane| lane.step_columns(first, &row).is_some())
+        || !others.iter().all(|history| history.step_columns(first, &row).is_some())
     {
         return false;
     }
-    let origin = |lane: &Lane| (lane.episode_id(), lane.episode_steps() as i32);
+    let origin = |history: &History| (history.episode_id(), history.episode_steps() as i32);
     let values = values.iter().map(|value| &value.value);
-    let Some(block) = StepBlock::new(columns, values, lanes.iter().map(origin)) else {
+    let Some(block) = StepBlock::new(columns, values, histories.iter().map(origin)) else {
         return false;
     };
-    for (row, lane) in (0..).zip(lanes) {
-        lane.append_step(BlockRef::Row(Arc::clone(&block), row));
+    for (row, history) in (0..).zip(histories) {
+        history.append_step(BlockRef::Row(Arc::clone(&block), row));
     }
     true
 }
 
-fn label(lanes: &[Lane], column: usize) -> &str {
-    lanes.first().map_or("", |lane| lane.label(column))
+fn label(histories: &[History], column: usize) -> &str {
+    histories.first().map_or("", |history| history.label(column))
 }
 
 /// Columns whose cells determine the cells of all columns.
@@ -402,10 +413,11 @@ fn label(lanes: &[Lane], column: usize) -> &str {
 /// cells in the same rows, and one of them is enough.
 fn distinct_columns<'a>(
     columns: &[BatchedColumn],
-    mut lanes: impl Iterator<Item = &'a Lane> + Clone,
+    mut histories: impl Iterator<Item = &'a History> + Clone,
 ) -> SmallVec<[usize; 8]> {
-    let first = lanes.clone().next();
-    let Some(first) = first.filter(|first| lanes.all(|lane| lane.has_rows_like(first))) else {
+    let first = histories.clone().next();
+    let Some(first) = first.filter(|first| histories.all(|history| history.has_rows_like(first)))
+    else {
         return (0..columns.len()).collect();
     };
     let is_like = |column: &BatchedColumn, other: &BatchedColumn| {
@@ -433,7 +445,7 @@ impl<'a> Cells<'a> {
     /// Replaces the cells by those of the chosen columns; `false` if a cell does not exist.
     fn collect(
         &mut self,
-        lane: &'a Lane,
+        history: &'a History,
         columns: &[BatchedColumn],
         constants: &'a [CellRef],
         chosen: &[usize],
@@ -441,7 +453,7 @@ impl<'a> Cells<'a> {
         self.cells.clear();
         self.ends.clear();
         chosen.iter().all(|&i| {
-            let is_complete = collect(lane, &columns[i], constants, &mut self.cells);
+            let is_complete = collect(history, &columns[i], constants, &mut self.cells);
             self.ends.push(self.cells.len());
             is_complete
         })
@@ -464,7 +476,7 @@ impl<'a> Cells<'a> {
 
 /// Adds the cells that an index selects; `false` if a cell does not exist.
 fn collect<'a>(
-    lane: &'a Lane,
+    history: &'a History,
     column: &BatchedColumn,
     constants: &'a [CellRef],
     cells: &mut Vec<Cell<'a>>,
@@ -473,11 +485,11 @@ fn collect<'a>(
         cells.push(constants[at].as_cell());
         return true;
     }
-    let len = lane.history_len() as i64;
+    let len = history.num_steps() as i64;
     let absolute = |at: i64| if at < 0 { at + len } else { at };
     let mut push = |step: i64| {
         let step = if column.pads_with_first { step.max(0) } else { step };
-        let cell = u64::try_from(step).ok().and_then(|step| lane.cell(column.column, step));
+        let cell = u64::try_from(step).ok().and_then(|step| history.cell(column.column, step));
         cells.extend(cell);
         cell.is_some()
     };
@@ -494,7 +506,7 @@ fn collect<'a>(
                 // `history[:k]` starts at the oldest step that is kept, as in the trajectory
                 // writer.
                 (None, Some(_)) => {
-                    lane.cells(column.column).next().map_or(0, |(step, _)| step as i64)
+                    history.cells(column.column).next().map_or(0, |(step, _)| step as i64)
                 }
             };
             let stop = stop.map_or(len, absolute).min(len);

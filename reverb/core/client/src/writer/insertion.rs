@@ -5,9 +5,6 @@
 //! The caller encodes the steps and sends them in a few large messages, on a stream that stays open
 //! for the next insert. There is no task and no history, unlike in the writers.
 
-mod messages;
-mod shards;
-
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -20,20 +17,14 @@ use reverb_data::{
     ChunkMaker, DType, ItemPriority, KeyGenerator, NewItem, SequenceRange, Signature, Trajectory,
     TrajectoryBuilder,
 };
-use reverb_wire::transport::{InsertStream, NextStream};
 
-use self::messages::send_items;
-use self::shards::ShardStreams;
-use super::cell::CellValue;
-use super::column_orders::{ColumnOrder, ColumnOrders, Matching};
-use super::rows::{RowEncoder, encode_sequence, encode_step};
-use super::signatures::{check_again, check_sequences, check_steps, unknown_table};
-use crate::retry::Backoff;
+use super::capture::cell::CellValue;
+use super::capture::column_orders::{ColumnOrder, ColumnOrders, Matching};
+use super::capture::rows::{RowEncoder, encode_sequence, encode_step};
+use super::capture::signatures::{check_sequences, check_steps, unknown_table};
+use super::send::delivery::{MAX_IDLE, OpenStream, ShardStreams, deliver, deliver_to_shards};
 use crate::session::{Session, Signatures};
 use crate::waits::{WaitFor, reported};
-
-/// Maximum number of idle streams.
-const MAX_IDLE: usize = 8;
 
 /// Idle streams, ready for the next insert.
 #[derive(Debug)]
@@ -62,8 +53,7 @@ impl Default for IdleStreams {
 /// State of an insert that is kept for the next one.
 struct Inserter {
     /// `None` before the first insert.
-    stream: Option<InsertStream>,
-    is_local: bool,
+    stream: Option<OpenStream>,
     /// Signatures for the check of items.
     signatures: Arc<Signatures>,
     keys: KeyGenerator,
@@ -143,7 +133,6 @@ impl Insertion {
         let current = inserter.filter(|it| Arc::ptr_eq(&it.signatures, &signatures));
         let mut inserter = current.unwrap_or_else(|| Inserter {
             stream: None,
-            is_local: false,
             signatures,
             keys: KeyGenerator::new(),
             chunk_maker: ChunkMaker::default(),
@@ -319,9 +308,7 @@ impl Insertion {
     /// Sends all items, waits for their confirmation, and keeps the stream for the next insert.
     /// Sends nothing if the server does not support the priorities.
     ///
-    /// After a lost connection, unconfirmed items are compared with the tables of the server that
-    /// is there now, and sent again. The server takes a known item as a new priority, so none is
-    /// inserted twice.
+    /// Unconfirmed items are sent again after a lost connection; see `deliver`.
     ///
     /// No stream is kept with several servers, because the next insert goes to another one, or
     /// after a lost connection, because the server may be a new one with other signatures.
@@ -344,44 +331,14 @@ impl Insertion {
     async fn send_all(&mut self) -> Result<bool> {
         let session = Arc::clone(&self.session);
         session.check_priorities(&self.items).await?;
+        let Self { inserter, idle, items, .. } = self;
+        let Inserter { stream, signatures, .. } = inserter;
         if session.leads_to_group() {
-            let items = std::mem::take(&mut self.items);
-            let Inserter { signatures, .. } = &self.inserter;
-            let was_lost = shards::insert(&session, &self.idle.to_shards, signatures, items);
-            let was_lost = was_lost.await?;
-            return Ok(!was_lost);
+            let items = std::mem::take(items);
+            return Ok(!deliver_to_shards(&session, &idle.to_shards, signatures, items).await?);
         }
-        let mut backoff = Backoff::new(&session);
-        let mut was_lost = false;
-        while !self.items.is_empty() {
-            backoff.begin();
-            let sent = async {
-                if was_lost {
-                    check_again(&session, &self.inserter.signatures, &self.items).await?;
-                }
-                self.send(&mut backoff).await
-            };
-            if let Err(error) = sent.await {
-                was_lost = true;
-                self.inserter.stream = None;
-                tracing::debug!(peer = session.address(), %error, "an insert stream was lost");
-                backoff.pause(&session, error).await?;
-            }
-        }
+        let was_lost = deliver(&session, signatures, None, stream, items).await?;
         Ok(!was_lost && !session.has_several_servers())
-    }
-
-    /// Sends the items once. Confirmed items are removed even after an error.
-    async fn send(&mut self, backoff: &mut Backoff) -> Result<()> {
-        let stream = match &mut self.inserter.stream {
-            Some(stream) => stream,
-            empty => {
-                let (stream, is_local) = self.session.open_insert(NextStream::default()).await?;
-                self.inserter.is_local = is_local;
-                empty.insert(stream)
-            }
-        };
-        send_items(&self.session, stream, self.inserter.is_local, &mut self.items, backoff).await
     }
 
     fn check_step(&self, table: &str, columns: &[(DType, &[usize])]) -> Result<()> {
@@ -418,15 +375,13 @@ fn in_order(trajectory: &Trajectory, order: &[usize]) -> Result<Trajectory> {
 impl Inserter {
     /// True if the stream ended while it was idle.
     fn was_lost(&self) -> bool {
-        self.stream.as_ref().is_some_and(|stream| {
-            stream.confirmations.is_closed() || !stream.confirmations.is_empty()
-        })
+        self.stream.as_ref().is_some_and(OpenStream::has_ended)
     }
 }
 
 impl std::fmt::Debug for Inserter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inserter").field("is_local", &self.is_local).finish_non_exhaustive()
+        f.debug_struct("Inserter").field("keys", &self.keys).finish_non_exhaustive()
     }
 }
 
@@ -444,7 +399,9 @@ mod tests {
     use std::time::Duration;
 
     use reverb_base::ErrorKind;
-    use reverb_wire::transport::{BoxFuture, InsertBatch, InsertSink, SampleStream, Transport};
+    use reverb_wire::transport::{
+        BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, Transport,
+    };
     use tokio::runtime::Handle;
     use tokio::sync::mpsc;
 
@@ -507,7 +464,6 @@ mod tests {
         let client = Client::new("failing:1", Box::new(server.clone()), timeout, Handle::current());
         let inserter = Inserter {
             stream: None,
-            is_local: false,
             signatures: Arc::new(FakeServer::tables(&["a", "b"])),
             keys: KeyGenerator::new(),
             chunk_maker: ChunkMaker::default(),

@@ -11,12 +11,13 @@ use reverb_data::codec::Encoding;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::{DType, ItemPriority, KeyGenerator};
 
-use super::block::{Appended, Block, BlockColumn, BlockColumns, BlockRef};
-use super::cell::{CellRef, CellSpec, CellValue};
-use super::column_orders::{ColumnOrders, Matching};
-use super::item::ColumnRefs;
-use super::item_queue::ItemQueue;
-use super::signatures::check_steps;
+use super::capture::block::{Appended, Block, BlockColumn, BlockColumns, BlockRef};
+use super::capture::cell::{CellRef, CellSpec, CellValue};
+use super::capture::column_orders::{ColumnOrders, Matching};
+use super::capture::item::ColumnRefs;
+use super::capture::item_maker::ItemMaker;
+use super::capture::signatures::check_steps;
+use super::send::send_queue::SendQueue;
 use crate::client::Client;
 use crate::session::Signatures;
 
@@ -37,7 +38,8 @@ pub struct LegacyOptions {
 #[derive(Debug)]
 pub struct LegacyWriter {
     state: Mutex<State>,
-    queue: ItemQueue,
+    items: ItemMaker,
+    queue: Arc<SendQueue>,
     signatures: Arc<Signatures>,
     orders: ColumnOrders,
     options: LegacyOptions,
@@ -73,7 +75,8 @@ impl LegacyWriter {
         };
         Self {
             state: Mutex::new(state),
-            queue: ItemQueue::new(client.session(), None, Matching::ByPlace),
+            items: ItemMaker::new(client.session(), None, Matching::ByPlace),
+            queue: SendQueue::start(client.session(), 1),
             signatures,
             orders: ColumnOrders::new(Matching::ByPlace),
             encoding: Encoding { delta: options.delta_encoded, compression: client.compression() },
@@ -82,7 +85,7 @@ impl LegacyWriter {
     }
 
     /// The items in flight.
-    pub fn queue(&self) -> &ItemQueue {
+    pub fn queue(&self) -> &SendQueue {
         &self.queue
     }
 
@@ -107,7 +110,7 @@ impl LegacyWriter {
     pub fn append(&self, mut cells: Vec<CellValue<'_>>, names: &Arc<ColumnNames>) -> Result<bool> {
         let completed = self.store(&mut cells, names)?;
         if completed {
-            self.queue.send_queue().blocks_completed();
+            self.queue.blocks_completed();
         }
         Ok(completed)
     }
@@ -124,7 +127,7 @@ impl LegacyWriter {
 
     /// True if `wait_for_item_room` would return at once.
     pub fn has_item_room(&self) -> bool {
-        self.queue.send_queue().num_sendable() < self.options.max_in_flight_items
+        self.queue.num_sendable() < self.options.max_in_flight_items
     }
 
     fn store(&self, cells: &mut [CellValue<'_>], names: &Arc<ColumnNames>) -> Result<bool> {
@@ -214,7 +217,7 @@ impl LegacyWriter {
             .collect();
         let refs: Vec<ColumnRefs<'_>> =
             columns.iter().map(|cells| ColumnRefs { cells, squeeze: false }).collect();
-        self.queue.create_item(table, priority, &refs)
+        self.queue.push(self.items.item(table, priority, &refs)?)
     }
 
     fn check_item(&self, state: &State, table: &str, num_timesteps: usize) -> Result<()> {
@@ -239,7 +242,7 @@ impl LegacyWriter {
             )));
         }
         let Some(signature) = self.signatures.get(table) else {
-            return self.queue.unknown_table(table, &self.signatures);
+            return self.items.unknown_table(table, &self.signatures);
         };
         let Some(signature) = signature else { return Ok(()) };
         self.orders.of(table, &state.names, Some(signature))?;
@@ -253,8 +256,8 @@ impl LegacyWriter {
     }
 
     async fn wait_for_room(&self, limit: usize) -> Result<()> {
-        if self.queue.send_queue().num_sendable() < limit {
-            return self.queue.send_queue().check();
+        if self.queue.num_sendable() < limit {
+            return self.queue.check();
         }
         self.queue.wait_for_room(limit).await
     }
@@ -263,7 +266,7 @@ impl LegacyWriter {
     /// all items are confirmed.
     pub async fn flush(&self) -> Result<()> {
         self.state.lock().check_open()?;
-        if self.queue.send_queue().has_unready() {
+        if self.queue.has_unready() {
             self.end_chunk();
             self.settle().await
         } else {
@@ -285,14 +288,14 @@ impl LegacyWriter {
     /// Closes at once; unconfirmed items are abandoned.
     pub fn abandon(&self) {
         self.state.lock().closed = true;
-        self.queue.send_queue().close();
+        self.queue.close();
     }
 
     fn end_chunk(&self) {
         if let Some(block) = self.state.lock().block.take() {
             block.freeze();
         }
-        self.queue.send_queue().blocks_completed();
+        self.queue.blocks_completed();
     }
 
     /// Sends waiting items, waits for all confirmations, and ends the stream.
@@ -310,7 +313,7 @@ impl LegacyWriter {
             state.closed = true;
         }
         self.end_chunk();
-        let queue = self.queue.send_queue();
+        let queue = &self.queue;
         let result = tokio::select! {
             biased;
             result = self.queue.flush(0, None) => result,
@@ -341,6 +344,6 @@ impl State {
 
 impl Drop for LegacyWriter {
     fn drop(&mut self) {
-        self.queue.send_queue().close();
+        self.queue.close();
     }
 }

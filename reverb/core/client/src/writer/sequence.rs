@@ -15,11 +15,12 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 pub(crate) use self::columns::Column;
-use super::cell::CellValue;
-use super::column_orders::{ColumnOrder, ColumnOrders, Matching};
-use super::item::PendingItem;
-use super::item_queue::ItemQueue;
-use super::lane::Lane;
+use super::capture::cell::CellValue;
+use super::capture::column_orders::{ColumnOrder, ColumnOrders, Matching};
+use super::capture::history::History;
+use super::capture::item::PendingItem;
+use super::capture::signatures::unknown_table;
+use super::send::send_queue::SendQueue;
 use crate::client::Client;
 use crate::session::Signatures;
 
@@ -92,7 +93,7 @@ fn priority_of(
 #[derive(Debug)]
 pub struct SequenceWriter {
     state: Mutex<State>,
-    queue: ItemQueue,
+    queue: Arc<SendQueue>,
     tables: Vec<Arc<str>>,
     signatures: Arc<Signatures>,
     item_steps: ItemSteps,
@@ -122,7 +123,7 @@ struct State {
 /// State of one environment.
 #[derive(Debug)]
 struct Row {
-    lane: Lane,
+    history: History,
     /// Number of steps of the episode so far, including dropped ones.
     steps: usize,
     /// True if the episode was too long: the rest of it is dropped.
@@ -141,18 +142,15 @@ impl SequenceWriter {
         signatures: Arc<Signatures>,
     ) -> Result<Self> {
         let SequenceOptions { tables, item_steps, batch_size } = options;
-        let queue = ItemQueue::new(client.session(), None, Matching::ByName);
         if let Some(unknown) = tables.iter().find(|table| !signatures.contains_key(*table)) {
-            queue
-                .unknown_table(unknown, &signatures)
-                .inspect_err(|_| queue.send_queue().close())?;
+            unknown_table(unknown, client.session(), &signatures)?;
         }
         let keep = match item_steps {
             ItemSteps::Sliding { length, .. } => length,
             ItemSteps::Episode { max_length, .. } => max_length,
         };
-        let lane = || Lane::new(keep).with_compression(client.compression());
-        let row = |_| Row { lane: lane(), steps: 0, is_skipping: false };
+        let history = || History::new(keep).with_compression(client.compression());
+        let row = |_| Row { history: history(), steps: 0, is_skipping: false };
         let rows = (0..batch_size.unwrap_or(1)).map(row).collect();
         Ok(Self {
             state: Mutex::new(State {
@@ -164,7 +162,7 @@ impl SequenceWriter {
                 has_items: false,
                 has_reported: false,
             }),
-            queue,
+            queue: SendQueue::start(client.session(), 1),
             tables: tables.into_iter().map(Arc::from).collect(),
             signatures,
             item_steps,
@@ -174,7 +172,7 @@ impl SequenceWriter {
     }
 
     /// The items in flight.
-    pub fn queue(&self) -> &ItemQueue {
+    pub fn queue(&self) -> &SendQueue {
         &self.queue
     }
 
@@ -213,7 +211,7 @@ impl SequenceWriter {
     }
 
     /// Appends a step and creates the items that it completes; returns their number. Never waits;
-    /// see `ItemQueue::is_over_limit`.
+    /// see `SendQueue::is_over_limit`.
     ///
     /// # Errors
     ///
@@ -222,7 +220,7 @@ impl SequenceWriter {
     /// other rows were appended. The error that ended the insert stream for good.
     pub fn append(&self, step: Step<'_>) -> Result<usize> {
         let mut state = self.state.lock();
-        self.queue.send_queue().check()?;
+        self.queue.check()?;
         let first = self.check(&state, &step)?;
         if let Some((columns, orders)) = first {
             state.begin(columns, orders);
@@ -231,7 +229,7 @@ impl SequenceWriter {
         let created = items.len();
         // Still under the lock, so that the items of several threads are queued in the order of
         // their steps.
-        self.queue.send_queue().push_all(items)?;
+        self.queue.push_all(items)?;
         drop(state);
         match self.item_steps {
             ItemSteps::Episode { max_length, drop_long: false } if !too_long.is_empty() => {
@@ -249,7 +247,7 @@ impl SequenceWriter {
     /// is closed.
     pub fn end_episode(&self, selected: PerRow<'_, bool>) -> Result<()> {
         let mut state = self.state.lock();
-        self.queue.send_queue().check()?;
+        self.queue.check()?;
         selected.check_len("where", state.rows.len())?;
         for (i, row) in state.rows.iter_mut().enumerate() {
             if selected.get(i) {
@@ -276,7 +274,7 @@ impl SequenceWriter {
 
     /// Stops at once; unconfirmed items are abandoned.
     pub fn close(&self) {
-        self.queue.send_queue().close();
+        self.queue.close();
     }
 
     /// Checks a whole step; returns the columns and their orders if it is the first.
@@ -380,7 +378,7 @@ impl SequenceWriter {
                 }
                 if self.item_steps.is_complete(row.steps, is_last) {
                     let priority = priority_of(i, priorities, removal_priorities);
-                    self.create_items(&row.lane, &state.orders, priority, &mut items)?;
+                    self.create_items(&row.history, &state.orders, priority, &mut items)?;
                 }
             }
             if is_last {
@@ -394,10 +392,10 @@ impl SequenceWriter {
         Ok((items, too_long))
     }
 
-    /// One item per table over the whole history of a lane, which is never longer than an item.
+    /// One item per table over the whole history of a history, which is never longer than an item.
     fn create_items(
         &self,
-        lane: &Lane,
+        history: &History,
         orders: &[Option<ColumnOrder>],
         priority: ItemPriority,
         items: &mut Vec<PendingItem>,
@@ -407,7 +405,12 @@ impl SequenceWriter {
             let item = if at > 0 && orders[at] == orders[0] {
                 items[first].for_table(Arc::clone(table))
             } else {
-                PendingItem::over_history(Arc::clone(table), priority, lane, orders[at].as_deref())?
+                PendingItem::over_history(
+                    Arc::clone(table),
+                    priority,
+                    history,
+                    orders[at].as_deref(),
+                )?
             };
             items.push(item);
         }
@@ -466,7 +469,7 @@ impl State {
     fn begin(&mut self, columns: Vec<Column>, orders: Vec<Option<ColumnOrder>>) {
         for row in &mut self.rows {
             for column in &columns {
-                row.lane.add_column(Column::told(&column.label), None);
+                row.history.add_column(Column::told(&column.label), None);
             }
         }
         (self.columns, self.orders) = (columns, orders);
@@ -476,18 +479,18 @@ impl State {
 impl Row {
     fn append<'v>(&mut self, values: impl Iterator<Item = CellValue<'v>>) -> Result<()> {
         let mut cells: SmallVec<[(usize, CellValue<'v>); 8]> = values.enumerate().collect();
-        self.lane.append(&mut cells, false)?;
+        self.history.append(&mut cells, false)?;
         Ok(())
     }
 
     fn begin_episode(&mut self) {
-        self.lane.end_episode(true);
+        self.history.end_episode(true);
         self.steps = 0;
         self.is_skipping = false;
     }
 
     fn skip(&mut self) {
-        self.lane.end_episode(true);
+        self.history.end_episode(true);
         self.is_skipping = true;
     }
 }

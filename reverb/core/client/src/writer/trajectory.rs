@@ -6,22 +6,26 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_base::Result;
+use reverb_data::ItemPriority;
 use smallvec::SmallVec;
 
-use super::cell::{CellRef, CellValue};
-use super::column_orders::Matching;
-use super::constants::Constants;
-use super::item_queue::ItemQueue;
-use super::lane::Lane;
+use super::capture::cell::{CellRef, CellValue};
+use super::capture::column_orders::Matching;
+use super::capture::constants::Constants;
+use super::capture::history::History;
+use super::capture::item::ColumnRefs;
+use super::capture::item_maker::ItemMaker;
+use super::send::send_queue::SendQueue;
 use crate::client::Client;
 use crate::session::Signatures;
 
 /// Writes steps of one environment and items over them.
 #[derive(Debug)]
 pub struct TrajectoryWriter {
-    lane: Mutex<Lane>,
+    history: Mutex<History>,
     constants: Mutex<Constants>,
-    queue: ItemQueue,
+    items: ItemMaker,
+    queue: Arc<SendQueue>,
 }
 
 impl TrajectoryWriter {
@@ -33,34 +37,55 @@ impl TrajectoryWriter {
         signatures: Option<Arc<Signatures>>,
         matching: Matching,
     ) -> Self {
-        let lane = Lane::new(num_keep_alive_refs).with_compression(client.compression());
+        let history = History::new(num_keep_alive_refs).with_compression(client.compression());
         Self {
-            lane: Mutex::new(lane),
+            history: Mutex::new(history),
             constants: Mutex::default(),
-            queue: ItemQueue::new(client.session(), signatures, matching),
+            items: ItemMaker::new(client.session(), signatures, matching),
+            queue: SendQueue::start(client.session(), 1),
         }
     }
 
     /// The history.
-    pub fn lane(&self) -> &Mutex<Lane> {
-        &self.lane
+    pub fn history(&self) -> &Mutex<History> {
+        &self.history
     }
 
     /// Cells of values that are in no history, for the next item.
     pub fn constants(&self, values: &mut [CellValue<'_>]) -> Result<SmallVec<[CellRef; 2]>> {
-        self.constants.lock().cells(&self.lane.lock(), values)
+        self.constants.lock().cells(&self.history.lock(), values)
     }
 
     /// The items in flight.
-    pub fn queue(&self) -> &ItemQueue {
+    pub fn queue(&self) -> &SendQueue {
         &self.queue
+    }
+
+    /// The rules for its items.
+    pub fn items(&self) -> &ItemMaker {
+        &self.items
+    }
+
+    /// Creates an item. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// An error if the writer is closed; those of an item that does not fit its table.
+    pub fn create_item(
+        &self,
+        table: &str,
+        priority: impl Into<ItemPriority>,
+        columns: &[ColumnRefs<'_>],
+    ) -> Result<()> {
+        self.queue.check()?;
+        self.queue.push(self.items.item(table, priority, columns)?)
     }
 
     /// Waits until all items are confirmed, then starts a new episode. If that fails or takes
     /// longer than `timeout`, nothing changes.
     pub async fn end_episode(&self, clear_buffers: bool, timeout: Option<Duration>) -> Result<()> {
         self.queue.flush_for("end_episode", 0, timeout).await?;
-        self.lane.lock().end_episode(clear_buffers);
+        self.history.lock().end_episode(clear_buffers);
         self.queue.episode_ended();
         Ok(())
     }
@@ -73,7 +98,7 @@ impl TrajectoryWriter {
 
     /// Stops at once; unconfirmed items are abandoned.
     pub fn close(&self) {
-        self.queue.send_queue().close();
+        self.queue.close();
     }
 }
 

@@ -116,7 +116,7 @@ async fn dropping_a_blocked_writer_does_not_wait() {
     let writer = server.writer(&[config("t", vec![at(0, -1)], vec![])]);
     append(&writer, 0).unwrap();
     server.wait_for(1).await;
-    let queue = Arc::clone(writer.queue.send_queue());
+    let queue = Arc::clone(&writer.queue);
     let dropped = Instant::now();
     drop(writer);
     assert!(dropped.elapsed() < Duration::from_secs(1));
@@ -129,7 +129,7 @@ async fn dropping_a_blocked_writer_does_not_wait() {
 #[tokio::test]
 async fn an_idle_writer_ends_its_task_when_it_is_dropped() {
     let writer = FakeServer::new(true).writer(&[config("t", vec![at(0, -1)], vec![])]);
-    let queue = Arc::clone(writer.queue.send_queue());
+    let queue = Arc::clone(&writer.queue);
     drop(writer);
     assert_eq!(queue.check().unwrap_err().kind(), ErrorKind::FailedPrecondition);
 }

@@ -9,7 +9,7 @@ use reverb_data::column_names::ColumnNames;
 use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Shape, Signature};
 
-use crate::writer::cell::{CellSpec, CellValue};
+use crate::writer::capture::cell::{CellSpec, CellValue};
 
 /// A column of the steps.
 #[derive(Debug, Clone, PartialEq, Eq)]

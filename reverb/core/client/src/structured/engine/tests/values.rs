@@ -120,7 +120,7 @@ fn leaves_that_nothing_reads_are_dropped() {
     bench.append(&[Some(0), Some(1), None], true).unwrap();
     bench.append(&[Some(0), Some(1), None], false).unwrap();
     assert_eq!(bench.values(), [[2], [5]]);
-    assert_eq!(bench.engine.lane.num_columns(), 1);
+    assert_eq!(bench.engine.history.num_columns(), 1);
 }
 
 #[test]

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Delivery of items that are encoded already: in a few large messages, without a task, over
+//! streams that stay open for the next delivery. In a group each shard gets a range of the items.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use reverb_base::{Error, Result};
+use reverb_data::{KeyGenerator, NewItem};
+use reverb_wire::transport::{InsertStream, LostStream, NextStream, ShardRoute};
+
+use super::messages::send_items;
+use crate::retry::Backoff;
+use crate::session::{Session, Signatures};
+use crate::writer::capture::signatures::check_again;
+
+/// Maximum number of idle streams to a server.
+pub(in crate::writer) const MAX_IDLE: usize = 8;
+
+/// An open stream.
+pub(in crate::writer) struct OpenStream {
+    pub(super) stream: InsertStream,
+    /// True if the server is in this process.
+    pub(super) is_local: bool,
+}
+
+impl OpenStream {
+    /// True if the stream ended while it was idle.
+    pub(in crate::writer) fn has_ended(&self) -> bool {
+        let confirmations = &self.stream.confirmations;
+        confirmations.is_closed() || !confirmations.is_empty()
+    }
+}
+
+/// Idle streams to the shards of a group, by index.
+#[derive(Default)]
+pub(in crate::writer) struct ShardStreams(Mutex<HashMap<i32, Vec<OpenStream>>>);
+
+impl ShardStreams {
+    /// A stream to the shard, if there is an idle one that has not ended.
+    fn take(&self, shard: i32) -> Option<OpenStream> {
+        let mut streams = self.0.lock();
+        let of_shard = streams.get_mut(&shard)?;
+        while let Some(stream) = of_shard.pop() {
+            if !stream.has_ended() {
+                return Some(stream);
+            }
+        }
+        None
+    }
+
+    fn keep(&self, open: OpenStream) {
+        let Some(shard) = &open.stream.shard else { return };
+        let mut streams = self.0.lock();
+        let of_shard = streams.entry(shard.index).or_default();
+        if of_shard.len() < MAX_IDLE {
+            of_shard.push(open);
+        }
+    }
+}
+
+impl std::fmt::Debug for ShardStreams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShardStreams").finish_non_exhaustive()
+    }
+}
+
+/// Delivers the items to the shards of a group, and waits until all are confirmed. Returns true if
+/// a stream was lost.
+pub(in crate::writer) async fn deliver_to_shards(
+    session: &Session,
+    idle: &ShardStreams,
+    signatures: &Arc<Signatures>,
+    items: Vec<NewItem>,
+) -> Result<bool> {
+    let routes = routes(session, &items).await?;
+    let parts = split(items, routes.len().max(1));
+    // A group of one has no routes, so its only shard needs none.
+    let routes = routes.into_iter().map(Some).chain(std::iter::repeat(None));
+    let deliver = async |(mut part, route): (Vec<NewItem>, Option<ShardRoute>)| {
+        let mut stream = route.as_ref().and_then(|route| idle.take(route.index));
+        let was_lost = deliver(session, signatures, route.as_ref(), &mut stream, &mut part).await?;
+        if let Some(stream) = stream {
+            idle.keep(stream);
+        }
+        Ok::<bool, Error>(was_lost)
+    };
+    let mut was_lost = false;
+    for result in join_all(parts.into_iter().zip(routes).map(deliver)).await {
+        was_lost |= result?;
+    }
+    Ok(was_lost)
+}
+
+/// Shards for the items.
+async fn routes(session: &Session, items: &[NewItem]) -> Result<Vec<ShardRoute>> {
+    let mut backoff = Backoff::new(session);
+    loop {
+        backoff.begin();
+        let transport = session.transport()?;
+        let Some(group) = transport.insert_group() else { return Ok(Vec::new()) };
+        match group.routes(items).await {
+            Ok(routes) => return Ok(routes),
+            Err(error) => backoff.pause(session, error).await?,
+        }
+    }
+}
+
+/// Divides the items into at most `n` ranges. Items of one step stay together, because they share
+/// their chunk.
+fn split(mut items: Vec<NewItem>, n: usize) -> Vec<Vec<NewItem>> {
+    let mut parts = Vec::with_capacity(n);
+    for left in (1..n).rev() {
+        let mut at = items.len() - items.len() / (left + 1);
+        let step = |item: &NewItem| item.trajectory.chunks().first().map(reverb_data::Chunk::key);
+        while at > 0 && at < items.len() && step(&items[at - 1]) == step(&items[at]) {
+            at += 1;
+        }
+        let part = items.split_off(at);
+        if !part.is_empty() {
+            parts.push(part);
+        }
+    }
+    parts.push(items);
+    parts
+}
+
+/// Delivers the items to one server, over the stream if there is one, and leaves an open stream.
+/// Returns true if a stream was lost.
+///
+/// After a lost stream, unconfirmed items are compared with the `signatures` of the server that is
+/// at the address now, and sent again. The server takes a known item as a new priority, so none is
+/// inserted twice.
+pub(in crate::writer) async fn deliver(
+    session: &Session,
+    signatures: &Arc<Signatures>,
+    route: Option<&ShardRoute>,
+    stream: &mut Option<OpenStream>,
+    items: &mut Vec<NewItem>,
+) -> Result<bool> {
+    let mut backoff = Backoff::new(session);
+    // Shard that the keys were drawn for.
+    let mut drawn: Option<ShardRoute> = None;
+    // The time of the first loss, and whether the last one was final.
+    let mut lost: Option<(Instant, bool)> = None;
+    while !items.is_empty() {
+        backoff.begin();
+        let sent = async {
+            // In a group, the last stream of an earlier insert may have led to another server.
+            if route.is_none() && stream.is_none() && (lost.is_some() || session.leads_to_group()) {
+                check_again(session, signatures, items).await?;
+            }
+            let open = match &mut *stream {
+                Some(open) => open,
+                empty => empty.insert(open(session, route, drawn.as_ref(), lost).await?),
+            };
+            if let Some(shard) = &open.stream.shard
+                && drawn.as_ref().is_none_or(|drawn| drawn.index != shard.index)
+            {
+                let mut keys = KeyGenerator::new();
+                for item in &mut *items {
+                    item.key = keys.next_key_of(&shard.slots);
+                }
+                drawn = Some(shard.clone());
+            }
+            send_items(session, open, items, &mut backoff).await
+        };
+        if let Err(error) = sent.await {
+            let since = lost.map_or_else(Instant::now, |(since, _)| since);
+            lost = Some((since, error.is_final()));
+            *stream = None;
+            tracing::debug!(peer = session.address(), %error, "an insert stream was lost");
+            backoff.pause(session, error).await?;
+        }
+    }
+    Ok(lost.is_some())
+}
+
+async fn open(
+    session: &Session,
+    route: Option<&ShardRoute>,
+    drawn: Option<&ShardRoute>,
+    lost: Option<(Instant, bool)>,
+) -> Result<OpenStream> {
+    let lost = drawn.zip(lost);
+    if let (Some(route), None) = (route, lost)
+        && let Some(group) = session.transport()?.insert_group()
+    {
+        return Ok(OpenStream { stream: group.open_insert_at(route).await?, is_local: false });
+    }
+    let lost = lost.map(|(shard, (since, is_final))| LostStream { shard, since, is_final });
+    let (stream, is_local) = session.open_insert(NextStream { tables: &[], lost }).await?;
+    Ok(OpenStream { stream, is_local })
+}
