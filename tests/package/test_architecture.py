@@ -50,22 +50,12 @@ CRATES = {
     },
     "reverb-client": {"reverb-base", "reverb-data", "reverb-wire"},
     "reverb-shards": {"reverb-base", "reverb-data", "reverb-wire"},
-    "reverb-connect": {
-        "reverb-base",
-        "reverb-client",
-        "reverb-data",
-        "reverb-rpc",
-        "reverb-server",
-        "reverb-shards",
-        "reverb-wire",
-    },
     "reverb-bindings": {
         "reverb-allocator",
         "reverb-auth",
         "reverb-base",
         "reverb-checkpoint",
         "reverb-client",
-        "reverb-connect",
         "reverb-data",
         "reverb-engine",
         "reverb-log",
@@ -98,7 +88,6 @@ FOREIGN_CRATES = {
     "reverb-checkpoint": _HTTP | _PYTHON,
     "reverb-server": _HTTP | _PYTHON,
     "reverb-client": _HTTP | _PYTHON,
-    "reverb-connect": _HTTP | _PYTHON,
     "reverb-shards": _HTTP | _PYTHON,
     "reverb-tf": _HTTP | _PYTHON,
 }
@@ -240,6 +229,13 @@ def test_a_crate_does_what_its_head_claims(crate):
         code = path.read_text().split("#[cfg(test)]")[0]
         found = [word for word in CLAIMS[crate] if word in code]
         assert not found or "tests" in path.name, (path, found)
+
+
+def test_what_observes_a_server_knows_no_service():
+    folder = PACKAGE / "core" / "server" / "src"
+    for path in (folder / "observe.rs", *(folder / "observe").rglob("*.rs")):
+        used = set(re.findall(r"\bcrate::(\w+)", path.read_text()))
+        assert used <= {"observe"}, path
 
 
 @pytest.mark.parametrize("path", python_files(), ids=lambda path: str(path.relative_to(ROOT)))

@@ -16,7 +16,6 @@ use reverb_client::{
     BatchedWriter, Client as Core, Configs, LegacyOptions, LegacyWriter, Matching, SampleCursor,
     ScanCursor,
 };
-use reverb_connect::{AddressConnector, Options, target_of};
 use reverb_data::codec::Compression;
 use reverb_data::keep_samples;
 use reverb_rpc::Keepalive;
@@ -31,6 +30,7 @@ use reverb_wire::shard::Shard;
 use crate::batch::{BatchAnswer, Lent};
 use crate::batch_options::{BatchOptions, Window};
 use crate::batched_writer::BatchedTrajectoryWriter;
+use crate::connect::{AddressConnector, Options, target_of};
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::legacy_writer::Writer;
@@ -116,7 +116,7 @@ impl Client {
     /// Group at the address.
     pub(crate) fn group(&self, what: &str) -> Result<Arc<Group>> {
         match self.connector()? {
-            AddressConnector::Group(transport, _) => Ok(Arc::clone(transport.group())),
+            AddressConnector::Group { transport, .. } => Ok(Arc::clone(transport.group())),
             AddressConnector::Servers(_) => Err(Error::invalid_argument(format!(
                 "{what} needs the address of a group of shards (shards:///...), got {}.",
                 self.address

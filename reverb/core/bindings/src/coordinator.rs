@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use reverb_connect::{Options, group_of, target_of};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
 use reverb_shards::address::GroupAddress;
 use reverb_shards::coordinator::Coordinator as Core;
 
+use crate::connect::{Options, group_of, target_of};
 use crate::error::OrRaise;
 use crate::locks::Visit;
 use crate::process::{Local, runtime};

@@ -30,6 +30,7 @@ mod batches_ahead;
 mod checkpoint;
 mod client;
 mod column;
+mod connect;
 mod constant;
 mod coordinator;
 mod dlpack;

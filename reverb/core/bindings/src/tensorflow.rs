@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use reverb_base::{PerProcess, Result};
 use reverb_client::Client;
-use reverb_connect::{AddressConnector, Options, target_of};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
 
+use crate::connect::{AddressConnector, Options, target_of};
 use crate::locks::Visit;
 use crate::process::runtime;
 

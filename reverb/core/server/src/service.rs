@@ -1,5 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-//! State of a server that its calls share.
+//! How a server starts, its calls and streams, its memory and checkpoints; here the state that
+//! these share.
+
+mod blocking;
+mod caller;
+mod calls;
+mod checkpoints;
+mod done;
+mod drain;
+mod group;
+mod health;
+mod held_chunks;
+mod http_port;
+mod insert_stream;
+mod limiter_hold;
+mod limits;
+mod local;
+mod memory;
+mod open;
+mod process_memory;
+mod reader_room;
+mod reflection;
+mod rotation;
+mod router;
+mod sample_stream;
+mod scan_stream;
+mod selection;
+mod server;
+mod status;
+mod tables;
+mod throttle;
+mod transfer;
+mod watch_stream;
+mod writer_places;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,20 +44,28 @@ use reverb_rpc::framing::Gate;
 use reverb_rpc::server::{Stop, Traffic};
 use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
 
-use crate::caller::{Authentication, Caller};
-use crate::checkpoints::Checkpoints;
-use crate::drain::Drain;
-use crate::group::Group;
-use crate::limits::Limits;
-use crate::long_waits::LongWaits;
-use crate::memory::Memory;
-use crate::process_memory::process_memory;
-use crate::rotation::Rotation;
-use crate::status;
-use crate::streams::Streams;
-use crate::tables::Tables;
-use crate::timeline::Timeline;
-use crate::writer_places::WriterPlaces;
+use crate::observe::long_waits::LongWaits;
+use crate::observe::streams::Streams;
+use crate::observe::timeline::Timeline;
+use caller::{Authentication, Caller};
+use checkpoints::Checkpoints;
+use drain::Drain;
+use group::Group;
+use memory::Memory;
+use rotation::Rotation;
+use tables::Tables;
+use writer_places::WriterPlaces;
+
+pub use checkpoints::CheckpointOptions;
+pub use http_port::HttpPort;
+pub use limits::Limits;
+pub use local::{
+    local_has_ended, local_shard, local_shard_of_id, local_shard_of_socket, local_transport,
+};
+pub use open::{Config, HttpOptions, Opened};
+pub use process_memory::process_memory;
+pub use server::{Server, ServerOptions, ShardOptions};
+pub use status::warn_of_long_waits;
 
 /// A server's state and calls, independent of the transport.
 #[derive(Debug)]
@@ -43,7 +84,7 @@ pub(crate) struct Service {
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) streams: Arc<Streams>,
     pub(crate) started_at: SystemTime,
-    pub(crate) timeline: Timeline,
+    pub(crate) timeline: Arc<Timeline>,
     pub(crate) long_waits: LongWaits,
     /// Group that the server is a shard of.
     pub(crate) group: Group,

@@ -2,8 +2,8 @@
 //! All calls of a server in one table: paths, rights, limits, and properties of small calls.
 //!
 //! A *small call* is one request and one answer, without items: each implements [`Call`] by its
-//! request, and everything between a program and its handler (`server/calls/`) follows its row.
-//! Calls that carry items or hold a stream have methods of their own in [`Transport`] and
+//! request, and everything between a program and its handler (`server/service/calls/`) follows its
+//! row. Calls that carry items or hold a stream have methods of their own in [`Transport`] and
 //! [`Shard`](crate::shard::Shard), and a [`Row`] here. The small ones are in
 //! `calls/small_calls.rs`.
 

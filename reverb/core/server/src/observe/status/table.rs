@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The status of a table as a message.
+
+use reverb_data::TableInfo;
+use reverb_engine::{
+    Forecast, Histogram as Counted, Removal, Removed, Side, TableStatus as Status,
+};
+use reverb_wire::convert::table_config::{from_max_bytes, from_rate_limiter, from_when_full};
+use reverb_wire::convert::table_info::worker_time;
+use reverb_wire::generated::reverb::{
+    Diagnosis, Histogram, RatesStatus, RemovedItems, SideStatus, TableStatus,
+};
+
+use super::{changed_by, number};
+use crate::observe::diagnosis::{Surroundings, diagnose};
+
+/// Conversion of the engine's microseconds to seconds.
+const MICROSECOND: f64 = 1e-6;
+const MILLISECOND: f64 = 1e-3;
+
+/// The status of a table.
+pub(crate) fn table_status(status: &Status, around: &Surroundings) -> TableStatus {
+    let diagnosis = diagnose(status, around);
+    let Status { info, statistics, restored, cursor, mass, limiter_off, inserting, sampling } =
+        status;
+    let config = &info.config;
+    TableStatus {
+        name: config.name.clone(),
+        bytes: number(info.bytes),
+        max_bytes: from_max_bytes(config.memory.max_bytes),
+        when_full: from_when_full(config.memory.when_full).into(),
+        num_items: info.current_size,
+        num_chunks: number(info.num_chunks),
+        forecast_bytes: number(forecast(info, around.room).map_or(0, |forecast| forecast.bytes)),
+        max_items: config.max_size,
+        num_episodes: info.num_episodes,
+        limiter: Some(from_rate_limiter(info)),
+        cursor: *cursor,
+        mass: *mass,
+        num_inserts: number(statistics.inserts),
+        num_samples: number(statistics.sample_ages.count()),
+        num_priority_updates: number(statistics.priority_updates),
+        removed: Some(removed_items(&statistics.removed)),
+        inserting: Some(SideStatus {
+            waiting: info.waiting_inserts as i64,
+            wait_s: Some(histogram(&statistics.insert_waits, MICROSECOND)),
+            last_ns: statistics.last_insert_ns,
+            reason: around.why_inserts_wait(status).unwrap_or_default(),
+            ..side_status(inserting)
+        }),
+        sampling: Some(SideStatus {
+            waiting: info.waiting_samples as i64,
+            wait_s: Some(histogram(&statistics.sample_waits, MICROSECOND)),
+            last_ns: statistics.last_sample_ns,
+            ..side_status(sampling)
+        }),
+        busy: Some(worker_time(info.worker_time)),
+        sample_age_s: Some(histogram(&statistics.sample_ages, MILLISECOND)),
+        diagnosis: Some(Diagnosis {
+            state: diagnosis.state.name().to_owned(),
+            sentence: diagnosis.sentence(),
+        }),
+        rates: around.rates.map(|rates| RatesStatus {
+            seconds: rates.seconds,
+            inserts_per_s: rates.inserts,
+            samples_per_s: rates.samples,
+            insert_blocked: rates.insert_blocked,
+            sample_blocked: rates.sample_blocked,
+        }),
+        rate_limiter_off: limiter_off.as_ref().map(changed_by),
+        restored_inserts: number(restored.inserts),
+        restored_samples: number(restored.samples),
+    }
+}
+
+fn removed_items(removed: &Removed) -> RemovedItems {
+    let of = |reason| number(removed.of(reason));
+    RemovedItems {
+        full: of(Removal::Full),
+        bytes: of(Removal::Bytes),
+        sampled_out: of(Removal::SampledOut),
+        deleted: of(Removal::Deleted),
+        reset: of(Removal::Reset),
+        shrunk: of(Removal::Shrunk),
+        unsampled: number(removed.unsampled()),
+        times_sampled: Some(histogram(removed.sampled(), 1.0)),
+    }
+}
+
+fn side_status(side: &Side) -> SideStatus {
+    SideStatus {
+        oldest_wait_s: side.oldest_wait.map(|wait| wait.as_secs_f64()),
+        blocked_s: side.blocked.as_secs_f64(),
+        paused: side.paused().map(changed_by),
+        reason: side.why_it_waits().unwrap_or_default(),
+        ..SideStatus::default()
+    }
+}
+
+fn histogram<const BUCKETS: usize>(counted: &Counted<BUCKETS>, unit: f64) -> Histogram {
+    let used = counted.counts().iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
+    Histogram {
+        counts: counted.counts()[..used].iter().map(|&count| number(count)).collect(),
+        first_bound: unit,
+        num_bounds: BUCKETS as i32 - 1,
+        sum: counted.sum() as f64 * unit,
+    }
+}
+
+/// Forecast of the memory by the items, or by the signature while there are too few items. It is at
+/// most the limit of the table, and `room`.
+fn forecast(info: &TableInfo, room: Option<u64>) -> Option<Forecast> {
+    let size = usize::try_from(info.current_size).unwrap_or(0);
+    let mut forecast = Forecast::new(info.config.max_size, size, info.bytes)
+        .or_else(|| Forecast::from_signature(&info.config))?;
+    for limit in info.config.memory.max_bytes.into_iter().chain(room) {
+        forecast.bytes = forecast.bytes.min(limit);
+    }
+    Some(forecast)
+}

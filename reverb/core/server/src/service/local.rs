@@ -1,0 +1,504 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server in the same process, reached by function calls: no socket, no messages, no copies.
+
+mod scan;
+mod shard;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use reverb_base::{Error, PerProcess, Result};
+use reverb_data::{ColumnSpan, NewItem, SampleOptions, Sampled};
+use reverb_engine::{ChangedBy, Confirm, Table};
+use reverb_rpc::client::own_name;
+use reverb_rpc::socket_path::SocketPath;
+use reverb_rpc::target::Loopback;
+use reverb_wire::calls::SmallCall;
+use reverb_wire::generated::reverb::HoldRateLimiterRequest;
+use reverb_wire::shard::Shard;
+use reverb_wire::transport::{
+    BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleRequest, SampleStream,
+    ScanOptions, ScanStream, Transport,
+};
+use tokio::sync::mpsc;
+
+use crate::observe::streams::{OpenStream, Stream, StreamKind, THIS_PROCESS, WaitsFor};
+use crate::service::Service;
+use crate::service::calls::answer_here;
+use crate::service::limiter_hold::LoggedHold;
+use crate::service::selection::Selection;
+use crate::service::status::explain_timeout;
+use reverb_rpc::server::Stop;
+
+/// Largest number of samples taken under one lock of a table.
+const MAX_BATCH: usize = 4096;
+
+/// Servers of this process, by port and address. A forked child has their memory, but none of their
+/// threads.
+static SERVERS: PerProcess<Mutex<BTreeMap<(u16, IpAddr), Registered>>> = PerProcess::new();
+
+/// Servers of this process, by the path of their Unix socket.
+static OF_SOCKETS: PerProcess<Mutex<BTreeMap<PathBuf, Registered>>> = PerProcess::new();
+
+/// Addresses at which a server of this process has stopped for good, and none has started since.
+static ENDED: PerProcess<Mutex<BTreeSet<Address>>> = PerProcess::new();
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Address {
+    Port(u16, IpAddr),
+    Socket(PathBuf),
+}
+
+struct Registered {
+    service: Weak<Service>,
+    /// Id of the server.
+    id: u64,
+}
+
+impl Registered {
+    fn new(service: &Arc<Service>) -> Self {
+        let id = service.server_id();
+        Self { service: Arc::downgrade(service), id }
+    }
+
+    fn is(&self, service: &Arc<Service>) -> bool {
+        std::ptr::eq(self.service.as_ptr(), &raw const **service)
+    }
+}
+
+/// Registers a server.
+pub(crate) fn register(address: SocketAddr, service: &Arc<Service>) {
+    let ip = address.ip().to_canonical();
+    SERVERS.with(|servers| servers.insert((address.port(), ip), Registered::new(service)));
+    ENDED.with(|ended| ended.remove(&Address::Port(address.port(), ip)));
+}
+
+/// Removes a server, unless another one now has its port. With `is_final` clients of this process
+/// do not wait for another one.
+pub(crate) fn unregister(address: SocketAddr, service: &Arc<Service>, is_final: bool) {
+    let ip = address.ip().to_canonical();
+    if remove(&SERVERS, &(address.port(), ip), service) && is_final {
+        ENDED.with(|ended| ended.insert(Address::Port(address.port(), ip)));
+    }
+}
+
+/// Removes a server from a list; false if another one now has its address.
+fn remove<K: Ord>(
+    servers: &PerProcess<Mutex<BTreeMap<K, Registered>>>,
+    address: &K,
+    service: &Arc<Service>,
+) -> bool {
+    servers.with(|servers| {
+        let is_same = servers.get(address).is_some_and(|registered| registered.is(service));
+        is_same && servers.remove(address).is_some()
+    })
+}
+
+/// Registers the Unix socket of a server; its path is absolute.
+pub(crate) fn register_socket(path: &Path, service: &Arc<Service>) {
+    OF_SOCKETS.with(|servers| servers.insert(path.to_owned(), Registered::new(service)));
+    ENDED.with(|ended| ended.remove(&Address::Socket(path.to_owned())));
+}
+
+/// Removes a Unix socket, unless another server now has it. With `is_final` clients of this process
+/// do not wait for another one.
+pub(crate) fn unregister_socket(path: &Path, service: &Arc<Service>, is_final: bool) {
+    let path = path.to_owned();
+    if remove(&OF_SOCKETS, &path, service) && is_final {
+        ENDED.with(|ended| ended.insert(Address::Socket(path)));
+    }
+}
+
+/// True if a server of this process has stopped for good at this address, and none of this process
+/// has started there since.
+pub fn local_has_ended(address: Option<Loopback>, socket: Option<&SocketPath>) -> bool {
+    ENDED.with(|ended| {
+        let leads_to = |ended: &Address| match ended {
+            Address::Port(port, ip) => {
+                address.is_some_and(|own| own.port == *port && own.leads_to(*ip))
+            }
+            Address::Socket(path) => socket.is_some_and(|own| *path == own.absolute()),
+        };
+        ended.iter().any(leads_to)
+    })
+}
+
+/// The servers of this process that have not stopped.
+pub(crate) fn running_servers() -> Vec<Arc<Service>> {
+    let services: Vec<_> =
+        SERVERS.with(|servers| servers.values().map(|server| server.service.upgrade()).collect());
+    services.into_iter().flatten().filter(|service| !service.stop.is_stopped()).collect()
+}
+
+/// Transport to the server of this process at an address, if there is one.
+pub fn local_transport(address: Loopback) -> Option<Arc<dyn Transport>> {
+    find(address).map(|transport| Arc::new(transport) as Arc<dyn Transport>)
+}
+
+/// Like [`local_transport`], with the calls of a shard.
+pub fn local_shard(address: Loopback) -> Option<Arc<dyn Shard>> {
+    find(address).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
+}
+
+/// The server of this process that listens on a Unix socket. A different path of the same socket,
+/// such as a link, is not recognised and uses the socket.
+pub fn local_shard_of_socket(path: &SocketPath) -> Option<Arc<dyn Shard>> {
+    find_socket(path).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
+}
+
+/// The server of this process with this id, at any address.
+pub fn local_shard_of_id(server_id: u64) -> Option<Arc<dyn Shard>> {
+    let (port, service) = SERVERS.with(|servers| {
+        let is_near = |ip: &IpAddr| ip.is_loopback() || ip.is_unspecified();
+        let ((port, _), registered) =
+            servers.iter().find(|((_, ip), server)| server.id == server_id && is_near(ip))?;
+        Some((*port, registered.service.upgrade()?))
+    })?;
+    let transport = running(&service, || format!("localhost:{port}"))?;
+    Some(Arc::new(transport) as Arc<dyn Shard>)
+}
+
+fn find(address: Loopback) -> Option<LocalTransport> {
+    const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let port = address.port;
+    let service = SERVERS.with(|servers| {
+        let mut of_port = servers.range((port, LEAST)..).take_while(|((of, _), _)| *of == port);
+        let (_, registered) = of_port.find(|((_, ip), _)| address.leads_to(*ip))?;
+        registered.service.upgrade()
+    })?;
+    running(&service, || format!("localhost:{port}"))
+}
+
+fn find_socket(path: &SocketPath) -> Option<LocalTransport> {
+    let service = OF_SOCKETS.with(|servers| {
+        if servers.is_empty() {
+            return None;
+        }
+        servers.get(&path.absolute())?.service.upgrade()
+    })?;
+    running(&service, || path.to_string())
+}
+
+fn running(service: &Arc<Service>, address: impl FnOnce() -> String) -> Option<LocalTransport> {
+    (!service.stop.is_stopped()).then(|| LocalTransport::new(service, &address()))
+}
+
+/// Weak reference to a server: clients may outlive it, and its tables can be large.
+#[derive(Clone)]
+struct LocalService {
+    service: Weak<Service>,
+    stop: Stop,
+}
+
+impl LocalService {
+    /// The service, if the server is still running.
+    fn get(&self) -> Result<Arc<Service>> {
+        let service = self.service.upgrade().filter(|service| !service.stop.is_stopped());
+        service.ok_or_else(|| self.stop.error())
+    }
+
+    /// The service, if it accepts streams of items.
+    fn get_for_stream(&self) -> Result<Arc<Service>> {
+        let service = self.get()?;
+        service.drain.check()?;
+        Ok(service)
+    }
+}
+
+struct LocalTransport {
+    service: LocalService,
+    address: String,
+}
+
+impl LocalTransport {
+    fn new(service: &Arc<Service>, address: &str) -> Self {
+        let stop = service.stop.clone();
+        let service = LocalService { service: Arc::downgrade(service), stop };
+        Self { service, address: format!("{address} (in this process)") }
+    }
+}
+
+impl Service {
+    /// Registers a stream of a client in this process.
+    fn open_local(&self, kind: StreamKind) -> OpenStream {
+        self.streams.open(kind, THIS_PROCESS, "", None)
+    }
+}
+
+impl Transport for LocalTransport {
+    fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
+        Box::pin(async {
+            let open = self.service.get_for_stream()?.open_local(StreamKind::Insert);
+            let (sender, confirmations) = mpsc::unbounded_channel();
+            let confirm: Arc<dyn Confirm> =
+                Arc::new(Confirmer { sender, stop: self.service.stop.clone() });
+            let service = self.service.clone();
+            let sink = LocalInsertSink { service, confirm, last_table: None, open };
+            Ok(InsertStream { sink: Box::new(sink), confirmations, shard: None, server: None })
+        })
+    }
+
+    fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
+        Box::pin(async {
+            let open = self.service.get_for_stream()?.open_local(StreamKind::Sample);
+            let stream = LocalSampleStream {
+                open,
+                service: self.service.clone(),
+                requests: VecDeque::new(),
+                failure: None,
+            };
+            Ok(Box::new(stream) as Box<dyn SampleStream>)
+        })
+    }
+
+    fn open_scan<'a>(
+        &'a self,
+        table: &'a str,
+        options: ScanOptions<'a>,
+    ) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
+        Box::pin(async move {
+            let stream = scan::LocalScanStream::begin(&self.service, table, &options)?;
+            Ok(Box::new(stream) as Box<dyn ScanStream>)
+        })
+    }
+
+    fn mutate_priorities<'a>(
+        &'a self,
+        table: &'a str,
+        updates: &'a [(u64, f64)],
+        deletes: &'a [u64],
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move { self.service.get()?.mutate(table, updates, deletes).map(drop) })
+    }
+
+    fn small_call(&self, call: &'static SmallCall, request: Bytes) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move { answer_here(&self.service.get()?, call, request).await })
+    }
+
+    fn hold_rate_limiter(
+        &self,
+        request: HoldRateLimiterRequest,
+    ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
+        Box::pin(async move {
+            let hold = Some(self.service.get()?.hold_limiter(&request, caller())?);
+            let service = self.service.clone();
+            Ok(Box::new(LocalLimiterHold { hold, service }) as Box<dyn RateLimiterHold>)
+        })
+    }
+
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn is_local(&self) -> bool {
+        true
+    }
+
+    fn tables_state_id(&self) -> Option<(u64, u64)> {
+        self.service.get().ok().map(|service| service.tables.state_id())
+    }
+}
+
+/// Name of this process as the author of a change.
+fn caller() -> ChangedBy {
+    ChangedBy::now(own_name())
+}
+
+/// Keeps a rate limiter off for a client in this process.
+struct LocalLimiterHold {
+    hold: Option<LoggedHold>,
+    service: LocalService,
+}
+
+impl RateLimiterHold for LocalLimiterHold {
+    fn release(&mut self) -> BoxFuture<'_, Result<()>> {
+        drop(self.hold.take());
+        Box::pin(async { self.service.get().map(drop) })
+    }
+}
+
+/// Forwards confirmations of tables. The channel closes with the sink and all queued items.
+struct Confirmer {
+    sender: mpsc::UnboundedSender<Result<Vec<u64>>>,
+    stop: Stop,
+}
+
+impl Confirm for Confirmer {
+    fn confirmed(&self, keys: &[u64]) {
+        // The receiver may be gone; the items stay inserted.
+        let _ = self.sender.send(Ok(keys.to_vec()));
+    }
+
+    fn failed(&self, error: Error) {
+        let _ = self.sender.send(Err(self.stop.explain(error)));
+    }
+}
+
+struct LocalInsertSink {
+    service: LocalService,
+    confirm: Arc<dyn Confirm>,
+    /// Table of the last item, which signals when it has room.
+    last_table: Option<Weak<Table>>,
+    open: OpenStream,
+}
+
+impl LocalInsertSink {
+    async fn insert(&mut self, service: &Service, items: &mut Vec<NewItem>) -> Result<()> {
+        if let Some(table) = self.last_table.as_ref().and_then(Weak::upgrade) {
+            let room = service.stop.or(table.wait_for_insert_room());
+            self.open.waiting(WaitsFor::Table, room).await?;
+        }
+        let room = service.stop.or(service.memory.wait_for_room());
+        self.open.waiting(WaitsFor::Memory, room).await?;
+        self.open.count_items(items.len());
+        // Nothing waits from here on, so the items of all tables are given, or none.
+        let mut rest = std::mem::take(items);
+        while !rest.is_empty() {
+            let others = rest.iter().position(|item| item.table != rest[0].table);
+            let after = rest.split_off(others.unwrap_or(rest.len()));
+            let inserted = self.insert_run(service, &mut rest);
+            items.append(&mut rest);
+            rest = after;
+            if inserted.is_err() {
+                items.append(&mut rest);
+                return inserted;
+            }
+        }
+        Ok(())
+    }
+
+    /// Inserts items of one table, and leaves those in the list that wait.
+    fn insert_run(&mut self, service: &Service, items: &mut Vec<NewItem>) -> Result<()> {
+        let (name, table) = service.tables.get(&items[0].table)?;
+        self.open.use_table(name);
+        table.insert_from(items, &self.confirm)?;
+        service.after_insert(Some(table));
+        self.last_table = Some(Arc::downgrade(table));
+        Ok(())
+    }
+
+    async fn insert_items(&mut self, items: &mut Vec<NewItem>) -> Result<()> {
+        let service = self.service.get_for_stream()?;
+        let inserted = self.insert(&service, items).await;
+        inserted.map_err(|error| service.stop.explain(error))
+    }
+}
+
+impl InsertSink for LocalInsertSink {
+    fn send(&mut self, mut batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.insert_items(&mut batch.items).await })
+    }
+
+    fn give<'a>(&'a mut self, items: &'a mut Vec<NewItem>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.insert_items(items))
+    }
+}
+
+struct LocalSampleStream {
+    open: OpenStream,
+    service: LocalService,
+    requests: VecDeque<LocalRequest>,
+    /// Error that ended the stream. Later calls return it again, like a stream over the network.
+    failure: Option<Error>,
+}
+
+struct LocalRequest {
+    table: String,
+    remaining: usize,
+    timeout: Option<Duration>,
+    options: SampleOptions,
+    columns: Box<[u32]>,
+    spans: Box<[ColumnSpan]>,
+    /// Selected part of the items; absent before the first items, and if they stay whole.
+    selection: Option<Selection>,
+}
+
+impl LocalSampleStream {
+    async fn next_samples(&mut self) -> Result<Vec<Sampled>> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        let Some(request) = self.requests.front_mut() else {
+            return Err(Error::failed_precondition("No samples were requested on this stream."));
+        };
+        let sampled = match self.service.get_for_stream() {
+            Ok(service) => {
+                let sampled = sample(&service, &self.open, request).await;
+                sampled.map_err(|error| service.stop.explain(error))
+            }
+            Err(error) => Err(error),
+        };
+        match sampled {
+            Ok(samples) => {
+                request.remaining = request.remaining.saturating_sub(samples.len());
+                request.options = request.options.after_items(&samples);
+                if request.remaining == 0 || samples.is_empty() {
+                    self.requests.pop_front();
+                }
+                Ok(samples)
+            }
+            Err(error) => {
+                self.failure = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+}
+
+async fn sample(
+    service: &Service,
+    stream: &Stream,
+    request: &mut LocalRequest,
+) -> Result<Vec<Sampled>> {
+    let (name, table) = service.tables.get(&request.table)?;
+    stream.use_table(name);
+    let LocalRequest { remaining, timeout, options, .. } = *request;
+    let LocalRequest { columns, spans, .. } = &*request;
+    let is_part = !columns.is_empty() || !spans.is_empty() || options.window.is_some();
+    if request.selection.is_none() && is_part {
+        let selection = Selection::new(table, columns)?.with_window(options.window, spans)?;
+        request.selection = Some(selection);
+    }
+    let wanted = options.at_once(MAX_BATCH, remaining);
+    let mut samples = if let Some(samples) = table.try_sample_with(wanted, options) {
+        samples
+    } else {
+        let interrupted = service.interrupted();
+        let samples = table.sample_until(wanted, timeout, options, interrupted);
+        let samples = stream.waiting_since(options.waits_since, samples).await;
+        samples.map_err(|error| explain_timeout(service, table, timeout, error))?
+    };
+    stream.count_items(samples.len());
+    if let Some(selection) = &mut request.selection {
+        selection.apply_to_all(&mut samples)?;
+    }
+    Ok(samples)
+}
+
+impl SampleStream for LocalSampleStream {
+    fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
+        let SampleRequest { table, num_samples, timeout, options, columns, spans } = *request;
+        if num_samples == 0 {
+            return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
+        }
+        self.requests.push_back(LocalRequest {
+            table: table.to_owned(),
+            remaining: num_samples,
+            timeout,
+            options,
+            columns: columns.into(),
+            spans: spans.into(),
+            selection: None,
+        });
+        Ok(())
+    }
+
+    fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {
+        Box::pin(self.next_samples())
+    }
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Start of a server: opens the HTTP port, loads a checkpoint, then serves.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use reverb_base::Result;
+use reverb_checkpoint::{Held, LoadOptions, Progress};
+use reverb_engine::Table;
+use reverb_rpc::socket_path::SocketPath;
+use tokio::runtime::Handle;
+
+use crate::service::http_port::HttpPort;
+use crate::service::server::{Server, ServerOptions};
+
+/// Options of a server's start, besides its tables.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// Options of the server itself. [`Server::open`] sets `http_port`, `checkpoints.held` and
+    /// `checkpoints.restored_from`.
+    pub server: ServerOptions,
+    /// The checkpoint to load, and no other; for a server with a directory of checkpoints.
+    pub load: Option<PathBuf>,
+    /// The checkpoint to load if the directory of checkpoints has none.
+    pub fallback: Option<PathBuf>,
+    /// True if tables take the settings of the checkpoint instead of their own.
+    pub restore_settings: bool,
+    /// True if a checkpoint with another signature of a table is an error.
+    pub keep_signatures: bool,
+    /// HTTP port, if any.
+    pub http: Option<HttpOptions>,
+}
+
+/// An HTTP port.
+#[derive(Debug, Clone)]
+pub struct HttpOptions {
+    /// Host name or address.
+    pub host: String,
+    /// Port; 0 picks a free one.
+    pub port: u16,
+    /// True if the port uses the TLS of the server's port, if that has any.
+    pub tls: bool,
+}
+
+/// A server with loaded tables that does not serve yet. Dropping it closes the HTTP port and
+/// removes the checkpoint's items from the tables.
+#[derive(Debug)]
+pub struct Opened {
+    tables: GivenBack,
+    options: ServerOptions,
+    http: Option<HttpPort>,
+    runtime: Handle,
+}
+
+impl Server {
+    /// Opens the HTTP port, which reports "loading", and loads the chosen or latest checkpoint if
+    /// there is one. Blocks meanwhile; `progress` can cancel it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a limit out of range, an invalid path of the Unix socket, or an HTTP
+    /// port that cannot be opened; errors of [`reverb_checkpoint::load()`]. After an error the
+    /// tables are unchanged, and the HTTP port is closed.
+    pub fn open(
+        tables: Vec<Arc<Table>>,
+        config: Config,
+        runtime: &Handle,
+        progress: &Arc<Progress>,
+    ) -> Result<Opened> {
+        let Config {
+            server: mut options,
+            load: chosen,
+            fallback,
+            restore_settings,
+            keep_signatures,
+            http,
+        } = config;
+        // Invalid options fail before the load, which may take long.
+        options.limits.validate()?;
+        if let Some(path) = &options.unix_path {
+            SocketPath::from_root(path.clone())?;
+        }
+        let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
+        let open =
+            |it: HttpOptions| HttpPort::open(&it.host, it.port, tls.filter(|_| it.tls), runtime);
+        let http = http.map(open).transpose()?;
+        options.http_port = http.as_ref().map(HttpPort::port);
+        let root = options.checkpoints.root.clone();
+        let name = options.checkpoints.name.clone();
+        let which = root.map(|root| LoadOptions {
+            root,
+            load: chosen,
+            fallback,
+            name,
+            restore_settings,
+            keep_signatures,
+        });
+        match load(tables, &mut options, which, progress) {
+            Ok(tables) => Ok(Opened { tables, options, http, runtime: runtime.clone() }),
+            Err(error) => {
+                if let Some(http) = http {
+                    http.close_on_any_thread();
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Opened {
+    /// Starts serving; the HTTP port reports "ready".
+    ///
+    /// # Errors
+    ///
+    /// Errors of [`Server::start`]. The tables are then as they were before [`Server::open`].
+    pub fn start(self) -> Result<Server> {
+        let Self { tables, options, http, runtime } = self;
+        let server = Server::start(tables.all.clone(), &options, &runtime)?;
+        if let Some(http) = http {
+            server.attach(http);
+        }
+        tables.keep();
+        Ok(server)
+    }
+}
+
+fn load(
+    tables: Vec<Arc<Table>>,
+    options: &mut ServerOptions,
+    which: Option<LoadOptions>,
+    progress: &Arc<Progress>,
+) -> Result<GivenBack> {
+    let checkpoints = &mut options.checkpoints;
+    let Some(which) = which else { return Ok(GivenBack { all: tables, is_loaded: false }) };
+    let mut held = Held::default();
+    let loaded = reverb_checkpoint::load(&tables, &which, progress, &mut held)?;
+    checkpoints.held = Arc::new(held.into());
+    let Some(loaded) = loaded else { return Ok(GivenBack { all: tables, is_loaded: false }) };
+    checkpoints.restored_from = Some(loaded.path);
+    Ok(GivenBack { all: loaded.tables, is_loaded: true })
+}
+
+/// Tables that lose the checkpoint's items again unless their server starts.
+#[derive(Debug)]
+struct GivenBack {
+    all: Vec<Arc<Table>>,
+    is_loaded: bool,
+}
+
+impl GivenBack {
+    fn keep(mut self) {
+        self.is_loaded = false;
+    }
+}
+
+impl Drop for GivenBack {
+    fn drop(&mut self) {
+        if self.is_loaded {
+            self.all.iter().for_each(|table| table.reset());
+        }
+    }
+}

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server: start, stop, and periodic saves.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use reverb_auth::Authenticator;
+use reverb_base::{Error, Result};
+use reverb_engine::{ChangedBy, Table};
+use reverb_rpc::Keepalive;
+use reverb_rpc::client::own_name;
+use reverb_wire::calls;
+use reverb_wire::generated::reverb::{
+    ConfigureTablesRequest, ConfigureTablesResponse, ShardMap, StatusRequest, StatusResponse,
+};
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::time::MissedTickBehavior;
+
+use crate::observe::long_waits::LongWaits;
+use crate::observe::timeline::Timeline;
+use crate::service::Service;
+use crate::service::caller::{Authentication, Caller};
+use crate::service::checkpoints::{CheckpointOptions, Checkpoints};
+use crate::service::done::{Done, DoneGuard};
+use crate::service::drain::Drain;
+use crate::service::group::Group;
+use crate::service::http_port::HttpPort;
+use crate::service::limits::Limits;
+use crate::service::local;
+use crate::service::memory::{CallGate, Memory};
+use crate::service::rotation::Rotation;
+use crate::service::tables::Tables;
+use crate::service::writer_places::WriterPlaces;
+use reverb_rpc::server::{
+    self as rpc, Listeners, PortOptions, PortTls, StopSender, Traffic, stop_signal,
+};
+
+/// Maximum time that `stop` waits for the end of a save.
+const MAX_STOP_WAIT: Duration = Duration::from_secs(5);
+
+/// Options of a server.
+#[derive(Debug, Clone, Default)]
+pub struct ServerOptions {
+    /// Host name or address to listen on; all addresses of the machine if absent.
+    pub host: Option<String>,
+    /// Port; 0 picks a free one.
+    pub port: u16,
+    /// Path of a Unix socket to listen on besides the port, without TLS. Its directory is created.
+    pub unix_path: Option<PathBuf>,
+    /// Place and times of checkpoints.
+    pub checkpoints: CheckpointOptions,
+    /// Pings that detect dead clients.
+    pub keepalive: Keepalive,
+    /// Limits of one peer.
+    pub limits: Limits,
+    /// Limit of the bytes of chunks and items; unlimited if absent.
+    pub max_bytes: Option<u64>,
+    /// TLS of the port, if any.
+    pub tls: Option<PortTls>,
+    /// HTTP port that will be attached, named to clients that look for it at this port.
+    pub http_port: Option<u16>,
+    /// Authentication of callers. Without it, and in this process, every caller has every right.
+    pub authenticator: Option<Arc<Authenticator>>,
+    /// True if tokens may cross a network in cleartext.
+    pub insecure_tokens: bool,
+    /// Group that the server is a shard of, if known at the start.
+    pub shard: Option<ShardOptions>,
+}
+
+/// Position of a server in a group.
+#[derive(Debug, Clone)]
+pub struct ShardOptions {
+    /// The map that the server reports until it gets a newer one.
+    pub map: ShardMap,
+    /// Index of this server in the map.
+    pub index: i32,
+    /// True if its rate limiters start closed and wait for windows from a coordinator. Other shards
+    /// may already have all the room, so a shard must not start with a part of it.
+    pub is_coordinated: bool,
+}
+
+/// Serves tables, over gRPC and to callers in this process, until it is stopped or dropped.
+#[derive(Debug)]
+pub struct Server {
+    service: Arc<Service>,
+    address: SocketAddr,
+    unix_path: Option<PathBuf>,
+    http_port: Option<u16>,
+    stop: StopSender,
+    done: Arc<Done>,
+    http: Mutex<Option<HttpPort>>,
+}
+
+impl Server {
+    /// Opens the port, and serves on `runtime`, which must have I/O and time enabled.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if there are no tables, two have the same name, a limit is out of range,
+    /// the port or Unix socket cannot be opened, tokens would arrive in cleartext from other
+    /// machines, or the map of the group is invalid.
+    pub fn start(
+        tables: Vec<Arc<Table>>,
+        options: &ServerOptions,
+        runtime: &Handle,
+    ) -> Result<Self> {
+        options.limits.validate()?;
+        let (stop_sender, stop) = stop_signal();
+        let checkpoints = Checkpoints::new(options.checkpoints.clone(), runtime.clone());
+        let tables = Tables::new(tables)?;
+        let limits = options.limits.cut_to_files();
+        let memory = Arc::new(Memory::new(options.max_bytes, tables.all())?);
+        let call_gate = Arc::new(CallGate::new(&memory));
+        let traffic = Arc::new(Traffic::new(calls::all().map(|row| row.path).collect()));
+        let authentication =
+            Authentication::new(options.authenticator.clone(), options.insecure_tokens);
+        let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
+        let timeline = Timeline::new(tables.all(), &stop, runtime);
+        let service = Service {
+            tables,
+            checkpoints,
+            authentication,
+            rotation: Rotation::new(tls, options.authenticator.clone()),
+            stop,
+            drain: Drain::default(),
+            limits,
+            memory,
+            traffic,
+            streams: Arc::default(),
+            started_at: SystemTime::now(),
+            timeline,
+            long_waits: LongWaits::default(),
+            group: Group::default(),
+            writer_places: WriterPlaces::default(),
+            changes: Arc::default(),
+            call_gate,
+        };
+        let service = Arc::new(service);
+        let listener = rpc::bind(options.host.as_deref(), options.port)?;
+        let (listeners, address) = {
+            let _runtime = runtime.enter();
+            let listener = TcpListener::from_std(listener).map_err(|error| listening(&error))?;
+            let address = listener.local_addr().map_err(|error| listening(&error))?;
+            service.authentication.check_address(address, options.tls.is_some())?;
+            (Listeners::new(listener), address)
+        };
+        let (listeners, unix_path) = {
+            let _runtime = runtime.enter();
+            with_unix_socket(listeners, options.unix_path.as_deref())?
+        };
+        for table in service.tables.all() {
+            let queued_bytes = limits.queued_bytes as u64;
+            table.join_server(&service.memory.account, queued_bytes, &service.changes);
+        }
+        if let Some(shard) = &options.shard {
+            service.join_group(shard)?;
+        }
+        service.memory.make_room();
+        // A shard's tables depend on the bounds of the group.
+        if options.shard.is_none() {
+            service.tables.warn_of_prospects();
+        }
+        let window = service.memory.stream_window_bytes();
+        let hint = match options.http_port {
+            Some(port) => format!("Metrics and probes are on port {port}."),
+            None => "For metrics and probes, start the server with an HTTP port (http_port, \
+                     --http-port)."
+                .to_owned(),
+        };
+        let done = Arc::new(Done::default());
+        runtime.spawn({
+            let service = Arc::clone(&service);
+            let done = DoneGuard(Arc::clone(&done));
+            let stop = service.stop.clone();
+            let keepalive = options.keepalive;
+            let tls = options.tls.clone();
+            async move {
+                let limits = limits.of_connections(window);
+                let traffic = Arc::clone(&service.traffic);
+                let outgoing = Arc::clone(&service.memory.outgoing);
+                let wants_tokens = service.authentication.is_on();
+                let options =
+                    PortOptions { keepalive, limits, traffic, outgoing, hint, tls, wants_tokens };
+                rpc::serve(listeners, service, stop, options).await;
+                drop(done);
+            }
+        });
+        if let Some(interval) = options.checkpoints.interval {
+            runtime.spawn(save_periodically(Arc::clone(&service), interval));
+        }
+        local::register(address, &service);
+        if let Some(path) = &unix_path {
+            local::register_socket(path, &service);
+        }
+        service.rotation.warn_of_certificate(SystemTime::now());
+        runtime.spawn(Arc::clone(&service.rotation).watch(service.stop.clone()));
+        Ok(Self {
+            service,
+            address,
+            unix_path,
+            http_port: options.http_port,
+            stop: stop_sender,
+            done,
+            http: Mutex::default(),
+        })
+    }
+
+    /// Reads certificates and tokens again; returns a line for each changed part. May block
+    /// briefly.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` with all problems. A part with a problem keeps its old contents.
+    pub fn reload_security(&self) -> Result<Vec<String>> {
+        self.service.rotation.reload()
+    }
+
+    /// Serves the status on an HTTP port until the server stops.
+    pub fn attach(&self, http: HttpPort) {
+        http.attach(&self.service);
+        *self.http.lock() = Some(http);
+    }
+
+    /// Port that the server listens on, or listened on before it stopped.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// HTTP port of the options, which stays known after a stop.
+    pub fn http_port(&self) -> Option<u16> {
+        self.http_port
+    }
+
+    /// Absolute path of the Unix socket, which stays known after the server has stopped.
+    pub fn unix_path(&self) -> Option<&Path> {
+        self.unix_path.as_deref()
+    }
+
+    /// Tables, in the order in which they were given.
+    pub fn tables(&self) -> &[Arc<Table>] {
+        self.service.tables.all()
+    }
+
+    /// True until the server is stopped.
+    pub fn is_running(&self) -> bool {
+        !self.service.stop.is_stopped()
+    }
+
+    /// Saves all tables; returns the path of the checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// Errors of [`reverb_checkpoint::save()`]; `Unavailable` if the server is stopped meanwhile.
+    pub async fn checkpoint(&self) -> Result<String> {
+        self.service.checkpoint().await
+    }
+
+    /// Status of the server. Works after a stop too.
+    pub fn status(&self, request: StatusRequest) -> StatusResponse {
+        self.service.status(request, &Caller::default())
+    }
+
+    /// Changes the settings of all tables of a request, or of none.
+    ///
+    /// # Errors
+    ///
+    /// Errors of [`reverb_engine::configure`], `TableNotFound`, and `InvalidArgument` for a table
+    /// that is named twice.
+    pub async fn configure(
+        &self,
+        request: &ConfigureTablesRequest,
+    ) -> Result<ConfigureTablesResponse> {
+        self.service.configure(request, &ChangedBy::now(own_name())).await
+    }
+
+    /// Ends all streams of items with `UNAVAILABLE` and accepts no new ones; other calls continue.
+    /// Waits at most `timeout`, and returns the number of network streams that are still open.
+    pub async fn drain(&self, timeout: Duration) -> usize {
+        self.service.drain(timeout, ChangedBy::now(own_name())).await
+    }
+
+    /// Like `drain`. Clients learn that the server does not come back.
+    pub async fn drain_for_good(&self, timeout: Duration) -> usize {
+        self.service.drain_for_good(timeout, ChangedBy::now(own_name())).await
+    }
+
+    /// Stops the server: wakes all blocked callers, ends all streams with `UNAVAILABLE`, closes its
+    /// ports, and removes its Unix socket. Confirmed items stay in the tables. A running checkpoint
+    /// is cancelled.
+    ///
+    /// Blocks until that is done, except on a thread of a runtime; use `wait` there. Stopping twice
+    /// has no effect.
+    pub fn stop(&self) {
+        self.end(false);
+    }
+
+    /// Like `stop`. Clients that wait, or hold a stream, learn that the server does not come back.
+    pub fn stop_for_good(&self) {
+        self.end(true);
+    }
+
+    fn end(&self, is_final: bool) {
+        local::unregister(self.address, &self.service, is_final);
+        if let Some(path) = &self.unix_path {
+            local::unregister_socket(path, &self.service, is_final);
+        }
+        // Stopped first, so that callers that a closed table wakes see a stopping server.
+        self.stop.stop(is_final);
+        self.service.tables.close();
+        self.service.checkpoints.cancel();
+        let http = self.http.lock().take();
+        drop(http);
+        if Handle::try_current().is_err() {
+            self.service.checkpoints.wait_for_end(MAX_STOP_WAIT);
+            self.done.wait();
+        }
+    }
+
+    /// Waits until the server has stopped and its port is closed.
+    pub async fn wait(&self) {
+        self.done.ended().await;
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Saves every `interval`, measured from the start of the last periodic save, until the stop.
+async fn save_periodically(service: Arc<Service>, interval: Duration) {
+    let mut clock = tokio::time::interval(interval);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // The first tick completes immediately.
+    clock.tick().await;
+    while service.stop.or(clock.tick()).await.is_ok() {
+        if let Err(error) = service.checkpoint().await
+            && !service.stop.is_stopped()
+        {
+            tracing::error!("{error} The next attempt is in {interval:?}.");
+        }
+    }
+}
+
+#[cfg(unix)]
+fn with_unix_socket(
+    listeners: Listeners,
+    path: Option<&Path>,
+) -> Result<(Listeners, Option<PathBuf>)> {
+    let Some(path) = path else { return Ok((listeners, None)) };
+    let port = rpc::UnixPort::bind(path)?;
+    let path = port.path().to_owned();
+    Ok((listeners.with_unix(port), Some(path)))
+}
+
+#[cfg(not(unix))]
+fn with_unix_socket(
+    listeners: Listeners,
+    path: Option<&Path>,
+) -> Result<(Listeners, Option<PathBuf>)> {
+    match path {
+        None => Ok((listeners, None)),
+        Some(_) => Err(Error::invalid_argument("unix_path: this system has no Unix sockets")),
+    }
+}
+
+fn listening(error: &std::io::Error) -> Error {
+    Error::internal(format!("The port was opened but cannot be used: {error}."))
+}

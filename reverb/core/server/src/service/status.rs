@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The `Status` call: all counters of a server at one moment.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use reverb_auth::Right;
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_engine::{Table, TableStatus};
+use reverb_wire::generated::reverb::{
+    CheckpointStatusResponse, ReloadFailureCount, SecurityStatus, SetBy, StatusRequest,
+    StatusResponse, TableStatus as TableStatusMessage, WaitReasonResponse,
+};
+
+use super::Service;
+use super::caller::Caller;
+use super::local;
+use super::rotation::Rotation;
+use crate::observe::diagnosis::{
+    Diagnosis, NOTICEABLE, SlowReaders, State, Surroundings, diagnose,
+};
+use crate::observe::long_waits::LONG;
+use crate::observe::process_status::process_status;
+use crate::observe::status::{
+    changed_by, nanoseconds, number, seconds, stream_status, table_status, traffic_status,
+};
+use crate::observe::streams::{Stream, StreamKind};
+use crate::observe::timeline::TablePoint;
+
+/// Status of the server, without tables that the caller may not sample from.
+pub(crate) fn status(service: &Service, request: StatusRequest, caller: &Caller) -> StatusResponse {
+    let may_know = |table: &str| caller.may(Right::Sample, table);
+    // A caller with rights on some tables only sees nothing of the whole server: no paths, no
+    // author of a drain, and no streams without a table.
+    let sees_all = caller.may_everywhere(Right::Sample);
+    let is_own = |stream: &Stream| stream.caller.as_deref() == caller.name();
+    let streams = service.streams.all();
+    let (tables, now_ns) = table_statuses(service, &streams, may_know);
+    StatusResponse {
+        memory: Some(service.memory.status()),
+        tables,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started_at_ns: nanoseconds(service.started_at),
+        now_ns,
+        traffic: Some(traffic_status(
+            &service.traffic,
+            &service.streams,
+            service.authentication.failures(),
+        )),
+        checkpoints: Some(checkpoint_status(service, caller)),
+        process: Some(process_status()),
+        streams: streams
+            .iter()
+            .filter(|_| request.with_streams)
+            .map(|stream| (stream, table_of(service, stream)))
+            .filter(|(stream, table)| match table {
+                Some(table) => may_know(table),
+                None => sees_all || is_own(stream),
+            })
+            .map(|(stream, table)| stream_status(stream, table))
+            .collect(),
+        draining: service.drain.by().as_ref().map(|by| {
+            let by = changed_by(by);
+            if sees_all { by } else { SetBy { client: String::new(), ..by } }
+        }),
+        security: Some(security_status(&service.rotation)),
+        shards: Vec::new(),
+    }
+}
+
+/// The status of one table, for a caller that waits for it.
+///
+/// # Errors
+///
+/// `TableNotFound` for a table on which the caller has no right.
+pub(crate) fn wait_reason(
+    service: &Service,
+    table: &str,
+    caller: &Caller,
+) -> Result<WaitReasonResponse> {
+    let may_see = |known: &str| caller.may_see(known);
+    let is_asked = |known: &str| known == table && may_see(known);
+    let (tables, now_ns) = table_statuses(service, &service.streams.all(), is_asked);
+    let found = tables.into_iter().next();
+    let found = found.ok_or_else(|| service.tables.not_found(table, may_see))?;
+    let memory = Some(service.memory.status());
+    Ok(WaitReasonResponse { table: Some(found), memory, now_ns })
+}
+
+/// The statuses of these tables, and the time at which they were true, in nanoseconds since 1970.
+fn table_statuses(
+    service: &Service,
+    streams: &[Arc<Stream>],
+    is_asked: impl Fn(&str) -> bool,
+) -> (Vec<TableStatusMessage>, i64) {
+    let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
+    let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
+    let rates = service.timeline.look(&points);
+    let now_ns = nanoseconds(SystemTime::now());
+    let around = surroundings(service, now_ns);
+    let of_table = |(status, rates): (&TableStatus, _)| {
+        let slow_readers = SlowReaders::of(streams, &status.info.config.name);
+        let room = service.memory.room_for(status.info.bytes);
+        table_status(status, &Surroundings { rates, slow_readers, room, ..around.clone() })
+    };
+    let asked = tables.iter().zip(rates).filter(|(table, _)| is_asked(&table.info.config.name));
+    (asked.map(of_table).collect(), now_ns)
+}
+
+/// Status of checkpoints, without paths for a caller with rights on some tables only.
+pub(crate) fn checkpoint_status(service: &Service, caller: &Caller) -> CheckpointStatusResponse {
+    let status = service.checkpoints.status();
+    if caller.may_everywhere(Right::Sample) {
+        return status;
+    }
+    CheckpointStatusResponse {
+        latest_path: String::new(),
+        restored_from: String::new(),
+        latest_error: if status.latest_error.is_empty() {
+            String::new()
+        } else {
+            "The last checkpoint failed; the log of the server says why.".to_owned()
+        },
+        ..status
+    }
+}
+
+/// Adds the diagnosis of the table to the timeout error of a sample request.
+///
+/// Short waits are normal, so their error stays as it is.
+pub(crate) fn explain_timeout(
+    service: &Service,
+    table: &Table,
+    waited: Option<Duration>,
+    error: Error,
+) -> Error {
+    let Some(waited) = waited.filter(|waited| *waited >= NOTICEABLE) else { return error };
+    if error.kind() != ErrorKind::RateLimiterTimeout {
+        return error;
+    }
+    let around = surroundings(service, nanoseconds(SystemTime::now()));
+    let mut status = table.status();
+    // The request that timed out has left the queue, so the status does not count it.
+    status.info.waiting_samples += 1;
+    status.sampling.oldest_wait = status.sampling.oldest_wait.max(Some(waited));
+    let Diagnosis { state, around, .. } = diagnose(&status, &around);
+    match state {
+        // The error already says the same.
+        State::Paused | State::Never | State::Idle | State::Flowing => error,
+        _ => error.followed_by(&format!("The table is {}: {around}", state.name())),
+    }
+}
+
+/// Logs long waits at the servers of this process, once each. The caller runs this periodically, so
+/// servers need no timer.
+pub fn warn_of_long_waits() {
+    for service in local::running_servers() {
+        for table in service.long_waits.new_ones(service.tables.all(), LONG) {
+            let around = surroundings(&service, nanoseconds(SystemTime::now()));
+            let slow_readers = SlowReaders::of(&service.streams.all(), table.name());
+            let diagnosis = diagnose(&table.status(), &Surroundings { slow_readers, ..around });
+            tracing::warn!(
+                table = table.name(),
+                "somebody has waited for more than 5 minutes. {}",
+                diagnosis.sentence()
+            );
+        }
+    }
+}
+
+/// Facts about the server that all diagnoses share.
+fn surroundings(service: &Service, now_ns: i64) -> Surroundings {
+    let memory = &service.memory;
+    Surroundings {
+        rates: None,
+        now_ns,
+        writers: service.streams.count(StreamKind::Insert),
+        readers: service.streams.count(StreamKind::Sample),
+        slow_readers: None,
+        room: None,
+        draining: service.drain.by(),
+        full_server: memory
+            .max_bytes
+            .filter(|_| memory.is_full())
+            .map(|max_bytes| (memory.account.total(), max_bytes)),
+    }
+}
+
+/// The table that blocks a stream with items for several tables, or else the last one.
+fn table_of(service: &Service, stream: &Stream) -> Option<Arc<str>> {
+    let lets_wait = |name: &Arc<str>| {
+        let table = service.tables.get(name);
+        table.is_ok_and(|(_, table)| table.info().waiting_inserts > 0)
+    };
+    stream.waiting_tables().into_iter().find(lets_wait).or_else(|| stream.table())
+}
+
+fn security_status(rotation: &Rotation) -> SecurityStatus {
+    SecurityStatus {
+        certificate_expires_at_s: rotation.certificate_expires_at().map(seconds),
+        reload_failures: rotation
+            .failures()
+            .map(|(file, count)| ReloadFailureCount { file: file.to_owned(), count: number(count) })
+            .collect(),
+    }
+}
