@@ -46,6 +46,23 @@ class BatchSamplerBase:
         arguments = f"table={self._table!r}, batch_size={self._batch_size}"
         return f"{self._SHOWN}({arguments}, closed={self._memory.is_closed})"
 
+    def _request(self) -> tuple[BatchRequest, bool] | None:
+        """Returns what `BatchMemory.request` does; `None` at the end."""
+        epochs = self._epochs
+        if self._memory.is_closed or (epochs is not None and epochs.are_over):
+            return None
+        request, unpacks = self._memory.request(self._table, self._options)
+        if epochs is not None:
+            request.limit_to_epoch(epochs.present)
+        return request, unpacks
+
+    def _keeps(self, batch: ReplayBatch) -> bool:
+        """Notes a batch, which has no items if its epoch is over; returns whether to keep it."""
+        if self._epochs is None:
+            return True
+        self._epochs.note(batch)
+        return self._epochs.keeps(len(batch.info.key), self._batch_size)
+
     def close(self) -> None:
         """Ends the iterator and releases its memory; batches that were taken stay valid."""
         self._memory.close()
@@ -71,29 +88,10 @@ class BatchSampler(BatchSamplerBase):
           StopIteration: If the sampler is closed, and after the last epoch.
           ReverbError: As `Client.sample_batch`.
         """
-        memory = self._memory
-        if memory.is_closed:
-            raise StopIteration
-        if self._epochs is not None:
-            return self._next_of_epochs(self._epochs)
-        options = self._options | memory.options()
-        return memory.kept(self._client.sample_batch(self._table, self._batch_size, **options))
-
-    def _next_of_epochs(self, epochs: Epochs) -> ReplayBatch:
-        """Samples the next batch of the epochs.
-
-        Raises:
-          StopIteration: After the last epoch.
-          ReverbError: As `Client.sample_batch`.
-        """
-        memory = self._memory
-        while not memory.is_closed and not epochs.are_over:
-            request, unpacks = memory.request(self._table, self._options)
-            request.limit_to_epoch(epochs.present)
-            batch = self._client._batch_of_epoch(request, unpacks)
-            epochs.note(batch)
-            if batch is not None and epochs.keeps(len(batch.info.key), self._batch_size):
-                return memory.kept(batch)
+        while (wanted := self._request()) is not None:
+            batch = self._client._requested_batch(*wanted)
+            if self._keeps(batch):
+                return self._memory.kept(batch)
         raise StopIteration
 
     def __enter__(self) -> "BatchSampler":
@@ -116,15 +114,10 @@ class BatchMemory:
         self._memories: list[Any] = [None] * check_at_least(1, "num_buffers", num_buffers)
         self._next = 0
 
-    def options(self) -> dict[str, Any]:
-        """Returns the memory for the next batch, as an option of `sample_batch`."""
-        memory = self._memories[self._next]
-        return {} if memory is None else {"out": memory}
-
     def request(self, table: str, options: dict[str, Any]) -> tuple[BatchRequest, bool]:
         """Returns a request for the next batch, and whether it is nested like the signature."""
-        others = {"ragged": "error", "pad": 0, "pad_to_multiple_of": None, "out": None}
-        others |= options | self.options()
+        others = {"ragged": "error", "pad": 0, "pad_to_multiple_of": None}
+        others |= options | {"out": self._memories[self._next]}
         unpacks = others.pop("unpack_as_table_signature")
         return BatchRequest(table, self._batch_size, **others), unpacks
 

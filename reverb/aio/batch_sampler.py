@@ -2,7 +2,6 @@
 """Batches in memory that is reused, for `async for`."""
 
 from reverb._client.batch_sampler import BatchSamplerBase
-from reverb._client.epochs import Epochs
 from reverb.replay_sample import ReplayBatch
 
 __all__ = ["BatchSampler"]
@@ -39,30 +38,10 @@ class BatchSampler(BatchSamplerBase):
           StopAsyncIteration: If the sampler is closed, and after the last epoch.
           ReverbError: As `Client.sample_batch`.
         """
-        memory = self._memory
-        if memory.is_closed:
-            raise StopAsyncIteration
-        if self._epochs is not None:
-            return await self._next_of_epochs(self._epochs)
-        options = self._options | memory.options()
-        batch = await self._client.sample_batch(self._table, self._batch_size, **options)
-        return memory.kept(batch)
-
-    async def _next_of_epochs(self, epochs: Epochs) -> ReplayBatch:
-        """Samples the next batch of the epochs.
-
-        Raises:
-          StopAsyncIteration: After the last epoch.
-          ReverbError: As `Client.sample_batch`.
-        """
-        memory = self._memory
-        while not memory.is_closed and not epochs.are_over:
-            request, unpacks = memory.request(self._table, self._options)
-            request.limit_to_epoch(epochs.present)
-            batch = await self._client._batch_of_epoch(request, unpacks)
-            epochs.note(batch)
-            if batch is not None and epochs.keeps(len(batch.info.key), self._batch_size):
-                return memory.kept(batch)
+        while (wanted := self._request()) is not None:
+            batch = await self._client._requested_batch(*wanted)
+            if self._keeps(batch):
+                return self._memory.kept(batch)
         raise StopAsyncIteration
 
     async def __aenter__(self) -> "BatchSampler":

@@ -485,15 +485,15 @@ class Client:
             return batch
         return await self._finished_sample(request, batch, unpack_as_table_signature)
 
-    async def _batch_of_epoch(
+    async def _requested_batch(
         self, request: BatchRequest, unpack_as_table_signature: bool
-    ) -> ReplayBatch | None:
-        """Samples a batch like `sample_batch`; `None` if its epoch is over."""
+    ) -> ReplayBatch:
+        """Samples a batch like `sample_batch`; it has no items if its epoch is over."""
         if request.needs_choice:
             request.choose(await self._choice(request.table, request.columns))
         batch = await self._flat_batch(request)
         if not len(batch.info.key):
-            return None
+            return batch
         return await self._finished_sample(request, batch, unpack_as_table_signature)
 
     async def _finished_sample(
