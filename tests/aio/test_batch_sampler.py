@@ -2,7 +2,6 @@
 """Batches in memory that is used in turn, for `async for`."""
 
 import asyncio
-import signal
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import reverb
 from reverb import aio, errors, testing
 from support.aio_tables import tables
 from support.hosts import HOSTS
-from support.programs import Program
 from support.waiting import DEADLINE_S, wait_until
 
 
@@ -142,47 +140,3 @@ def test_several_servers(start, form):
 
     values = np.concatenate(asyncio.run(main())).ravel()
     assert sorted(values.tolist()) == sorted([*range(10)] * 2)
-
-
-def test_a_sampler_hears_that_its_server_is_gone(path):
-    server = reverb.Server(tables())
-    address = f"{HOSTS[path]}:{server.port}"
-
-    async def main():
-        async with aio.Client(address, connect_timeout_s=0.5) as client:
-            task = asyncio.create_task(anext_of(client.batch_sampler("queue", 1)))
-            await asyncio.sleep(0.05)
-            await asyncio.get_running_loop().run_in_executor(None, server.stop)
-            with pytest.raises(errors.UnavailableError):
-                await task
-
-    asyncio.run(main())
-
-
-SIGNALS = """
-    import asyncio, sys
-    from reverb import aio
-
-    async def main():
-        async with aio.Client(sys.argv[1]) as client:
-            async with client.batch_sampler("queue", 1) as batches:
-                print("waits", flush=True)
-                async for _ in batches:
-                    pass
-
-    try:
-        asyncio.run(main())
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
-"""
-
-
-def test_ctrl_c_ends_a_program_that_waits(address, watcher):
-    with Program(SIGNALS, address) as program:
-        assert program.line() == "waits"
-        wait_until(lambda: sampling(watcher) == 1)
-        program.signal(signal.SIGINT)
-        assert program.line() == "interrupted"
-        assert program.ended() == 0
-        assert program.errors == ""
-    wait_until(lambda: sampling(watcher) == 0)

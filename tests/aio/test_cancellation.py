@@ -11,7 +11,7 @@ import pytest
 
 import reverb
 from reverb import aio, errors, testing
-from support.aio_tables import tables
+from support.aio_tables import WAITS, tables
 from support.hosts import HOSTS
 from support.programs import Program
 from support.waiting import DEADLINE_S, wait_until
@@ -238,56 +238,6 @@ def test_cancelled_inserts_and_flushes_leave_the_client_usable(start, path):
     asyncio.run(program())
 
 
-def test_a_block_of_a_writer_that_is_cancelled_does_not_flush(start):
-    server = start(reverb.Table.queue("full", 1))
-
-    async def program():
-        async with aio.Client(f"localhost:{server.port}") as client:
-            await client.insert([1.0], {"full": 1.0})
-            entered = asyncio.Event()
-
-            async def write():
-                async with client.trajectory_writer(1) as writer:
-                    writer.append([3.0])
-                    await writer.create_item("full", 1.0, [writer.history[0][-1:]])
-                    entered.set()
-                    await asyncio.sleep(60)
-
-            task = asyncio.create_task(write())
-            await entered.wait()
-            task.cancel()
-            done, _ = await asyncio.wait([task], timeout=5)
-            assert done, "it waits for the full table"
-
-    asyncio.run(program())
-
-
-def test_a_writer_at_its_limit_does_not_block_the_loop(start):
-    server = start(reverb.Table.queue("full", 1))
-
-    async def program():
-        async with aio.Client(f"localhost:{server.port}") as client:
-            writer = await client.trajectory_writer(1, max_pending_bytes="64KiB")
-            created = 0
-
-            async def write():
-                nonlocal created
-                for step in range(100):
-                    values = np.random.default_rng(step).integers(0, 256, 5000, np.uint8)
-                    writer.append([values])
-                    await writer.create_item("full", 1.0, [writer.history[0][-1:]])
-                    created += 1
-
-            task = asyncio.create_task(write())
-            await asyncio.sleep(0.3)
-            assert 0 < created < 100
-            assert not task.done()
-            assert len([it async for it in client.sample("full", 100)]) == 100
-            await task
-
-    asyncio.run(program())
-
-
 def test_random_cancellations_lose_nothing(start):
     server = start(reverb.Table.queue("queue", 5000))
     generator = np.random.default_rng(1)
@@ -330,12 +280,13 @@ def test_random_cancellations_lose_nothing(start):
 
 SIGNALS = """
     import asyncio, sys
-    import reverb
     from reverb import aio
+    from support.aio_tables import WAITS
 
     async def main():
+        count, *_, waits = WAITS[sys.argv[2]]
         async with aio.Client(sys.argv[1]) as client:
-            tasks = [asyncio.create_task(client.sample_batch("queue", 1)) for _ in range(50)]
+            tasks = [asyncio.create_task(waits(client)) for _ in range(count)]
             await asyncio.sleep(0.1)
             print("waits", flush=True)
             await asyncio.wait(tasks)
@@ -347,28 +298,44 @@ SIGNALS = """
 """
 
 
-def test_ctrl_c_ends_a_program_that_waits(address, watcher):
+@pytest.fixture(params=WAITS)
+def waiting(request, start):
+    """The kind of what waits, a server for it, and a function that waits until it does."""
+    server = start(*tables(), reverb.Table.queue("full", 1))
+    watcher = server.localhost_client()
+    watcher.insert([9.0], {"full": 1.0})
+    _, num_samples, num_inserts, _ = WAITS[request.param]
+
+    def all_wait():
+        seen = num_waiting(watcher, "queue")[0], num_waiting(watcher, "full")[1]
+        return seen == (num_samples, num_inserts)
+
+    return request.param, server, all_wait
+
+
+def test_ctrl_c_ends_a_program_that_waits(waiting):
+    kind, server, all_wait = waiting
     # Seen from that program, every server is remote.
-    with Program(SIGNALS, address) as program:
+    with Program(SIGNALS, f"localhost:{server.port}", kind) as program:
         assert program.line() == "waits"
-        wait_until(lambda: num_waiting(watcher, "queue")[0] == 50)
+        wait_until(all_wait)
         program.signal(signal.SIGINT)
         assert program.line() == "interrupted"
         assert program.ended() == 0
-        assert program.errors == ""
-    wait_until(lambda: num_waiting(watcher, "queue")[0] == 0)
+        # The log counts what a writer has not confirmed.
+        assert bool(program.errors) == kind.endswith("writer")
+    wait_until(lambda: num_waiting(server.localhost_client(), "queue")[0] == 0)
 
 
-def test_every_waiting_call_hears_that_the_server_is_gone(path):
-    server = reverb.Server(tables())
+def test_what_waits_hears_that_the_server_is_gone(waiting, path):
+    kind, server, all_wait = waiting
+    count, *_, waits = WAITS[kind]
     address = f"{HOSTS[path]}:{server.port}"
-    watcher = reverb.Client(address)
 
     async def program():
         async with aio.Client(address, connect_timeout_s=0.5) as client:
-            calls = [client.sample_batch("queue", 1) for _ in range(100)]
-            tasks = [asyncio.create_task(call) for call in calls]
-            await until(lambda: num_waiting(watcher, "queue")[0] == 100)
+            tasks = [asyncio.create_task(waits(client)) for _ in range(count)]
+            await until(all_wait)
             stopping = threading.Thread(target=server.stop)
             stopping.start()
             results = await asyncio.gather(*tasks, return_exceptions=True)

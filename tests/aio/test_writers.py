@@ -2,8 +2,6 @@
 """Writers whose waits are awaited: the batched one and the one of sequences."""
 
 import asyncio
-import signal
-import time
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ import pytest
 import reverb
 from reverb import aio, errors
 from support.hosts import HOSTS
-from support.programs import Program
 from support.waiting import DEADLINE_S
 
 
@@ -180,27 +177,41 @@ def test_a_cancelled_block_closes_and_does_not_flush(start, write):
     call(f"localhost:{server.port}", program)
 
 
-@pytest.mark.parametrize("name", WRITERS)
+# A writer of one environment with little room, and what adds an item of some values.
+LIMITED = {
+    "trajectory": (
+        lambda client, **limit: client.trajectory_writer(1, **limit),
+        lambda writer, values: writer.append([values]),
+        lambda writer: writer.create_item("full", 1.0, [writer.history[0][-1:]]),
+    ),
+    "batched": (
+        lambda client, **limit: client.batched_trajectory_writer(1, 1, **limit),
+        lambda writer, values: writer.append([values[None]]),
+        lambda writer: writer.create_items("full", 1.0, [writer.history[0][-1:]]),
+    ),
+    "sequence": (
+        lambda client, **limit: client.sequence_writer("full", 1, **limit),
+        lambda writer, values: writer.append([values]),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIMITED)
 def test_a_writer_at_its_limit_does_not_block_the_loop(start, name):
     server = start(reverb.Table.queue("full", 1))
+    make, append, create = LIMITED[name]
 
     async def program(client):
         created = 0
 
         async def write():
             nonlocal created
-            if name == "batched":
-                made = client.batched_trajectory_writer(1, 1, max_pending_bytes="64KiB")
-            else:
-                made = client.sequence_writer("full", 1, batch_size=1, max_pending_bytes="64KiB")
-            async with made as writer:
+            async with make(client, max_pending_bytes="64KiB") as writer:
                 for step in range(100):
-                    rows = np.random.default_rng(step).integers(0, 256, (1, 5000), np.uint8)
-                    if name == "batched":
-                        writer.append([rows])
-                        await writer.create_items("full", 1.0, [writer.history[0][-1:]])
-                    else:
-                        await writer.append([rows])
+                    values = np.random.default_rng(step).integers(0, 256, 5000, np.uint8)
+                    appended = append(writer, values)
+                    await (appended if create is None else create(writer))
                     created += 1
 
         task = asyncio.create_task(write())
@@ -212,23 +223,6 @@ def test_a_writer_at_its_limit_does_not_block_the_loop(start, name):
         await task
 
     call(f"localhost:{server.port}", program)
-
-
-def test_a_writer_hears_that_its_server_is_gone(path, write):
-    server = reverb.Server([reverb.Table.queue("full", 1)])
-    address = f"{HOSTS[path]}:{server.port}"
-
-    async def main():
-        async with aio.Client(address, connect_timeout_s=0.5) as client:
-            await client.insert([9.0], {"full": 1.0})
-            writer = await write(client, "full")
-            flushing = asyncio.create_task(writer.flush())
-            await asyncio.sleep(0.05)
-            await asyncio.get_running_loop().run_in_executor(None, server.stop)
-            with pytest.raises(errors.UnavailableError, match=r"localhost|127"):
-                await flushing
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize("form", ["{},{}", "shards:///{},{}"])
@@ -257,36 +251,3 @@ def test_a_closed_client_opens_no_writer(start, write):
             await write(client)
 
     asyncio.run(main())
-
-
-SIGNALS = """
-    import asyncio, sys
-    import numpy as np
-    from reverb import aio
-
-    async def main():
-        async with aio.Client(sys.argv[1]) as client:
-            sequences = await client.sequence_writer("full", 1)
-            await sequences.append([1.0])
-            async with client.batched_trajectory_writer(2, 1) as writer:
-                writer.append([np.zeros(2)])
-                await writer.create_items("full", 1.0, [writer.history[0][-1:]])
-                print("waits", flush=True)
-                await asyncio.gather(writer.flush(), sequences.flush())
-
-    try:
-        asyncio.run(main())
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
-"""
-
-
-def test_ctrl_c_ends_writers_that_wait(start):
-    server = start(reverb.Table.queue("full", 1))
-    reverb.Client(f"localhost:{server.port}").insert([9.0], {"full": 1.0})
-    with Program(SIGNALS, f"localhost:{server.port}") as program:
-        assert program.line() == "waits"
-        time.sleep(0.1)
-        program.signal(signal.SIGINT)
-        assert program.line() == "interrupted"
-        assert program.ended() == 0
