@@ -110,6 +110,21 @@ class Dataset:
         ]
 
 
+def dataset_of(directory, format_, count):
+    """A dataset of so many files, each with an episode of its number."""
+    dataset = Dataset(directory, format_)
+    for number in range(count):
+        dataset.write(f"e_{number}", [number])
+    return dataset
+
+
+def writer_of(client, dataset):
+    """A function that imports the files as they are then."""
+    return lambda **options: datasets.write(
+        client, "t", datasets.episodes(dataset.source), ITEMS, **options
+    )
+
+
 def table(**options):
     return made_episodes.table("t", made(0), ITEMS, **options)
 
@@ -186,9 +201,7 @@ def test_imports_between_changes_of_files(tmp_path, format_, seed):
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_numbers_in_names_are_in_natural_order(tmp_path, format_):
-    dataset = Dataset(tmp_path, format_)
-    for number in range(12):
-        dataset.write(f"e_{number}", [number])
+    dataset = dataset_of(tmp_path, format_, 12)
     found = list(datasets.episodes(dataset.source))
     assert [int(it.observations[0, 0]) for it in found] == list(range(12))
     assert [it.key for it in found] == [f"{dataset.path(f'e_{it}').name}#0" for it in range(12)]
@@ -224,14 +237,9 @@ def test_the_values_of_an_episode_are_summed_once(monkeypatch):
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_file_that_changed_is_reported(tmp_path, format_):
-    dataset = Dataset(tmp_path, format_)
-    for number in range(3):
-        dataset.write(f"e_{number}", [number])
+    dataset = dataset_of(tmp_path, format_, 3)
     with testing.server([table()]) as client:
-
-        def write(**options):
-            return datasets.write(client, "t", datasets.episodes(dataset.source), ITEMS, **options)
-
+        write = writer_of(client, dataset)
         write()
         dataset.write("e_1", [8])
         with pytest.raises(errors.FailedPreconditionError, match=r"e_1.*: the table has other va"):
@@ -246,14 +254,9 @@ def test_a_file_that_changed_is_reported(tmp_path, format_):
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_file_that_was_renamed_is_reported(tmp_path, format_):
-    dataset = Dataset(tmp_path, format_)
-    for number in range(3):
-        dataset.write(f"e_{number}", [number])
+    dataset = dataset_of(tmp_path, format_, 3)
     with testing.server([table()]) as client:
-
-        def write(**options):
-            return datasets.write(client, "t", datasets.episodes(dataset.source), ITEMS, **options)
-
+        write = writer_of(client, dataset)
         write()
         dataset.rename("e_1", "e_10")
         with pytest.raises(errors.FailedPreconditionError, match=r"e_10.*: its file was renamed"):
@@ -275,10 +278,7 @@ def test_files_that_rotate_are_not_doubled(tmp_path, format_):
     for number in (1, 2):
         dataset.write(f"log_{number}", [number])
     with testing.server([table()]) as client:
-
-        def write(**options):
-            return datasets.write(client, "t", datasets.episodes(dataset.source), ITEMS, **options)
-
+        write = writer_of(client, dataset)
         write()
         dataset.rename("log_2", "log_3")
         dataset.rename("log_1", "log_2")

@@ -2,7 +2,6 @@
 """The end of `reverb_server` when its terminal is closed."""
 
 import contextlib
-import re
 import shutil
 import signal
 import subprocess
@@ -13,8 +12,8 @@ import pytest
 import reverb
 from support.log_lines import messages
 from support.programs import Program
-from support.reverb_server import COMMAND, CONFIG, TERMINAL
-from support.waiting import DEADLINE_S
+from support.reverb_server import COMMAND, CONFIG, TERMINAL, client_of
+from support.waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
 
@@ -41,11 +40,6 @@ def running(root, source=COMMAND):
     options = [f"--config={CONFIG}", "--host=127.0.0.1", f"--checkpoint-dir={root}"]
     with Program(source, *options, "--checkpoint-on-stop") as program:
         yield program, client_of(program.line())
-
-
-def client_of(ready):
-    port = re.search(r" is ready on port (\d+) of ", ready)[1]
-    return reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
 
 
 def num_saved(root):
@@ -88,19 +82,24 @@ def test_other_signals_after_a_hangup_end_it_at_once(root, second):
     assert not root.exists()
 
 
-def test_a_server_under_nohup_outlives_the_terminal(root):
+@pytest.mark.parametrize("has_file", [False, True])
+def test_a_server_under_nohup_outlives_the_terminal(tmp_path, has_file):
     if shutil.which("nohup") is None:
         pytest.skip("needs nohup")
-    options = [f"--config={CONFIG}", "--host=127.0.0.1"]
-    command = ["nohup", sys.executable, "-u", "-c", COMMAND, *options]
+    path = tmp_path / "server.textproto"
+    path.write_text(CONFIG)
+    config = f"--config-file={path}" if has_file else f"--config={CONFIG}"
+    command = ["nohup", sys.executable, "-u", "-c", COMMAND, config, "--host=127.0.0.1"]
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
     ) as process:
         try:
             client = client_of(process.stdout.readline())
+            path.write_text(CONFIG.replace("max_size: 20", "max_size: 30"))
             process.send_signal(signal.SIGHUP)
             client.insert([7], {"t": 1.0})
+            wait_until(lambda: client.server_info()["t"].max_size == (30 if has_file else 20))
             assert client.server_info()["t"].current_size == 1
             process.terminate()
             # Nor does one that comes while it stops.

@@ -155,13 +155,6 @@ def test_a_wrong_command_line_is_a_line_too(arguments):
         assert line.message == "argument --port: must be from 0 to 65535, got 70000"
 
 
-def test_a_wrong_format_is_refused_with_the_choices():
-    with Program(COMMAND, "--log-format", "xml", f"--config={CONFIG}") as program:
-        assert program.ended() == 2
-        (line,) = messages(program.errors)
-        assert line == "ERROR server: argument --log-format: must be text or json, got 'xml'"
-
-
 def test_what_the_environment_says_in_vain_is_told_once():
     with running(REVERB_LOG="info,loud", REVERB_LOG_FORMAT="xml") as (program, _):
         stop(program)

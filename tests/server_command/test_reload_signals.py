@@ -3,18 +3,15 @@
 
 import contextlib
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
 
 import pytest
 
-import reverb
 from support.log_lines import messages
 from support.programs import Program
-from support.reverb_server import COMMAND, CONFIG, TERMINAL
+from support.reverb_server import COMMAND, CONFIG, TERMINAL, client_of
 from support.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="the system has no SIGHUP")
@@ -89,11 +86,6 @@ def path(tmp_path):
 def running(path, source=TOLD, *options):
     with Program(source + COMMAND, "--config-file", path, "--host=127.0.0.1", *options) as program:
         yield program
-
-
-def client_of(ready):
-    port = re.search(r" is ready on port (\d+) of ", ready)[1]
-    return reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
 
 
 def write(path, max_size):
@@ -311,28 +303,6 @@ def test_a_config_without_an_end_is_refused():
         assert program.ended() == 2
         assert "/dev/zero" in program.errors
         assert "is larger than 16777216 bytes" in program.errors
-
-
-def test_under_nohup_a_hangup_reloads_and_never_stops(path):
-    if shutil.which("nohup") is None:
-        pytest.skip("needs nohup")
-    command = ["nohup", sys.executable, "-u", "-c", TOLD + COMMAND, f"--config-file={path}"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
-    ) as process:
-        try:
-            client = client_of(process.stdout.readline())
-            write(path, 30)
-            process.send_signal(signal.SIGHUP)
-            assert process.stdout.readline() == f"{change(30)}\n"
-            client.insert([7], {"t": 1.0})
-            process.terminate()
-            # Nor does one that comes while it stops.
-            process.send_signal(signal.SIGHUP)
-            assert process.wait(DEADLINE_S) == 0
-        finally:
-            process.kill()
 
 
 def test_a_server_of_a_file_outlives_its_terminal_and_saves(path, tmp_path, until):

@@ -11,11 +11,10 @@ import time
 
 import pytest
 
-import reverb
 from reverb.server_executable.service_manager import ServiceManager
 from support.log_lines import messages
 from support.programs import Program
-from support.reverb_server import COMMAND, CONFIG
+from support.reverb_server import COMMAND, CONFIG, client_of
 from support.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.skipif(
@@ -82,11 +81,6 @@ def running(path, address, *options, source=COMMAND):
     options = (f"--config-file={path}", "--host=127.0.0.1", *options)
     with Program(source, *options, NOTIFY_SOCKET=address) as program:
         yield program
-
-
-def client_of(ready):
-    port = re.search(r" is ready on port (\d+) of ", ready)[1]
-    return reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
 
 
 def ready(program):

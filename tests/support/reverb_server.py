@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program of `reverb_server`, with a table `t`."""
+"""The program of `reverb_server`, with a table `t`, and a client of it."""
+
+import re
+
+import reverb
+from support.waiting import DEADLINE_S
 
 CONFIG = """
 tables: {
@@ -44,3 +49,9 @@ print(pid)
 _, status = os.waitpid(pid, 0)
 print(os.waitstatus_to_exitcode(status))
 """
+
+
+def client_of(ready):
+    """A client of the server on this machine that has printed this line."""
+    port = re.search(r" is ready on port (\d+) of ", ready)[1]
+    return reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
