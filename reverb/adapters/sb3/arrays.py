@@ -6,6 +6,7 @@ every item has the numbers of its step and environment, and an array is built fr
 program asks for it.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import numpy as np
 
 import reverb
 from reverb.adapters.sb3.leaf import Leaf
+from reverb.adapters.sb3.step import TransitionSpec
 
 __all__ = ["ARRAYS", "DONE", "NUMBERS", "TIMEOUT", "Dones", "StoredTransitions", "no_attribute"]
 
@@ -35,34 +37,34 @@ class StoredTransitions(NamedTuple):
     Attributes:
       client: Client of the server.
       table: Name of the table.
-      leaves: Leaves of an observation, in the order of the columns.
-      shape: `(buffer_size, n_envs)`.
+      spec: What a transition consists of.
+      buffer_size: Number of rows of the arrays.
       num_added: Number of steps of each environment so far.
     """
 
     client: reverb.Client
     table: str
-    leaves: list[Leaf]
-    shape: tuple[int, int]
+    spec: TransitionSpec
+    buffer_size: int
     num_added: int
 
-    def observations(self, at: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """Returns the array of column `at`, a leaf of an observation."""
-        leaf = self.leaves[at % len(self.leaves)]
-        return self._filled(shape, dtype, lambda columns: leaf.restored(columns[at][None])[0])
-
-    def actions(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """Returns the array of the actions."""
-        return self._filled(shape, dtype, lambda columns: columns[_ACTION])
-
-    def numbers(self, name: str) -> np.ndarray[Any, Any]:
-        """Returns the array `rewards`, `dones` or `timeouts`, float32."""
-        values: dict[str, Callable[[Columns], Any]] = {
+    def arrays(self, name: str) -> list[np.ndarray[Any, Any]]:
+        """Returns the arrays of this name: one for each leaf of an observation, or the only one."""
+        spec = self.spec
+        if name == "actions":
+            return [self._filled((spec.action_dim,), spec.action_dtype, lambda it: it[_ACTION])]
+        numbers: dict[str, Callable[[Columns], Any]] = {
             "rewards": lambda columns: columns[_REWARD][0],
             "dones": lambda columns: columns[_END] & DONE > 0,
             "timeouts": lambda columns: columns[_END] & TIMEOUT > 0,
         }
-        return self._filled((), np.float32, values[name])
+        if name in numbers:
+            return [self._filled((), np.float32, numbers[name])]
+        first = len(spec.leaves) if name == "next_observations" else 0
+        return [
+            self._filled(leaf.shape, leaf.dtype, functools.partial(_observation, leaf, at))
+            for at, leaf in enumerate(spec.leaves, first)
+        ]
 
     def columns(self, steps: Iterable[int], envs: Iterable[int]) -> Columns:
         """Returns the columns `[B, ...]` of the transitions in these rows.
@@ -83,7 +85,7 @@ class StoredTransitions(NamedTuple):
         self, shape: tuple[int, ...], dtype: Any, value: Callable[[Columns], Any]
     ) -> np.ndarray[Any, Any]:
         """Makes an array `[buffer_size, n_envs, ...]` of a value of each transition; else zeros."""
-        array = np.zeros((*self.shape, *shape), dtype)
+        array = np.zeros((self.buffer_size, self.spec.num_envs, *shape), dtype)
         for at, columns in self._items():
             array[at] = value(columns)
         # A copy: changes by the program would be lost.
@@ -92,12 +94,16 @@ class StoredTransitions(NamedTuple):
 
     def _items(self) -> Iterator[tuple[tuple[int, int], Columns]]:
         """Yields row, environment and columns of each transition, the oldest one first."""
-        buffer_size, num_envs = self.shape
         for item in self.client.scan(self.table):
-            step, env = divmod(int(item.data[_PLACE]), num_envs)
+            step, env = divmod(int(item.data[_PLACE]), self.spec.num_envs)
             # Rows of older transitions belong to newer steps, which may not be items yet.
-            if step >= self.num_added - buffer_size:
-                yield (step % buffer_size, env), item.data
+            if step >= self.num_added - self.buffer_size:
+                yield (step % self.buffer_size, env), item.data
+
+
+def _observation(leaf: Leaf, at: int, columns: Columns) -> Any:
+    """The observation `[...]` in column `at` of an item."""
+    return leaf.restored(columns[at][None])[0]
 
 
 class Dones(np.lib.mixins.NDArrayOperatorsMixin):

@@ -23,7 +23,7 @@ __all__ = ["ReverbReplayBuffer"]
 # Attributes that are made again when a buffer is loaded.
 _NOT_PICKLED = (
     *("_own", "_client", "_steps"),
-    *("_leaves", "_order", "info"),
+    *("_leaves", "_spec", "_order", "info"),
 )
 
 
@@ -287,6 +287,15 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         names = [leaf.name for leaf in self._leaves]
         names += [f"next_{name}" for name in names]
         self._order = order_in(self._table, signature, [*names, *arrays.NUMBERS])
+        self._spec = TransitionSpec(
+            self._leaves,
+            self.action_dim,
+            self._action_dtype,
+            self.n_envs,
+            self.n_steps,
+            self.gamma,
+            self._order,
+        )
         self._begin_writing(num_steps)
         if checkpoint is not None:
             self._steps.has_items = self._client.server_info()[self._table].current_size > 0
@@ -325,19 +334,11 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             self._leaves = [make_leaf("obs", space, shapes)]
 
     def _begin_writing(self, num_steps: int = 0) -> None:
-        spec = TransitionSpec(
-            self._leaves,
-            self.action_dim,
-            self._action_dtype,
-            self.n_envs,
-            self.n_steps,
-            self.gamma,
-        )
         # Other programs read a table with a server at any time; this buffer's own table is read
         # only after `flush`.
         steps_per_send = STEPS_PER_SEND if self._address is None else 1
         self._steps = TransitionWriter(
-            self._client, self._table, spec, self._order, self._priority, num_steps, steps_per_send
+            self._client, self._table, self._spec, self._priority, num_steps, steps_per_send
         )
         self.info: Any = None
 
@@ -381,9 +382,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
 
     def _stored(self) -> arrays.StoredTransitions:
         self.flush()
-        shape = (self.buffer_size, self.n_envs)
         return arrays.StoredTransitions(
-            self._client, self._table, self._leaves, shape, self._steps.num_steps
+            self._client, self._table, self._spec, self.buffer_size, self._steps.num_steps
         )
 
     def _array(self, name: str) -> Any:
@@ -395,19 +395,10 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         if self.n_steps > 1:
             reason = f"its transitions are of n_steps={self.n_steps}, not of single steps"
             raise AttributeError(arrays.no_attribute(owner, name, reason))
-        stored = self._stored()
-        if name == "actions":
-            return stored.actions((self.action_dim,), self._action_dtype)
-        if name not in ("observations", "next_observations"):
-            return stored.numbers(name)
-        first = len(self._leaves) if name == "next_observations" else 0
-        found = [
-            stored.observations(at, leaf.shape, leaf.dtype)
-            for at, leaf in enumerate(self._leaves, first)
-        ]
-        if not self._is_dict:
-            return found[0]
-        return dict(zip(self._names, found, strict=True))
+        found = self._stored().arrays(name)
+        if self._is_dict and name in ("observations", "next_observations"):
+            return dict(zip(self._names, found, strict=True))
+        return found[0]
 
     def _timeouts_in(self, infos: Any) -> Any:
         """The environments that reached their time limits, booleans `[N]`; `None`: none."""

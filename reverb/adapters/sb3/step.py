@@ -25,6 +25,8 @@ class TransitionSpec:
       num_envs: Number of environments, `N`.
       n_steps: Number of steps of a transition.
       gamma: Discount of the rewards of several steps.
+      order: Numbers of the columns of a transition in the order of the table; `None`: the
+        observations, the next ones, and `arrays.NUMBERS`.
     """
 
     leaves: Sequence[Leaf]
@@ -33,6 +35,7 @@ class TransitionSpec:
     num_envs: int
     n_steps: int
     gamma: float
+    order: Sequence[int] | None
 
 
 class Step:

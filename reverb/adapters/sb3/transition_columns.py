@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The columns of a transition, as cells of a writer's history."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import reverb
 from reverb.adapters.sb3 import arrays
-from reverb.adapters.sb3.leaf import Leaf
+from reverb.adapters.sb3.step import TransitionSpec
 
 __all__ = ["TransitionColumns"]
 
@@ -17,21 +16,9 @@ _MAX_CACHED = 1_000
 class TransitionColumns:
     """Makes the columns of transitions; all rows count from the newest one, -1."""
 
-    def __init__(
-        self,
-        writer: reverb.BatchedTrajectoryWriter,
-        leaves: Sequence[Leaf],
-        order: Sequence[int] | None,
-    ) -> None:
-        """Makes columns of the history of a writer.
-
-        Args:
-          writer: The writer. It has a history after its first row.
-          leaves: Leaves of an observation.
-          order: Numbers of the columns of a transition in the order of the table; `None`: the
-            observations, the next ones, and `arrays.NUMBERS`.
-        """
-        self._writer, self._leaves, self._order = writer, leaves, order
+    def __init__(self, writer: reverb.BatchedTrajectoryWriter, spec: TransitionSpec) -> None:
+        """Makes columns of the history of a writer, which it has after its first row."""
+        self._writer, self._spec = writer, spec
         self._cached: dict[tuple[int, int, int], list[Any]] = {}
 
     def between(self, start: int, end: int, action: int) -> list[Any]:
@@ -53,9 +40,10 @@ class TransitionColumns:
     def _made(self, start: int, end: int, action: int) -> list[Any]:
         history = self._writer.history
         columns = [
-            *(leaf.column(history, start) for leaf in self._leaves),
-            *(leaf.column(history, end) for leaf in self._leaves),
+            *(leaf.column(history, start) for leaf in self._spec.leaves),
+            *(leaf.column(history, end) for leaf in self._spec.leaves),
             history["action"][action],
             *(history[name][-1] for name in arrays.NUMBERS[1:]),
         ]
-        return columns if self._order is None else [columns[at] for at in self._order]
+        order = self._spec.order
+        return columns if order is None else [columns[at] for at in order]

@@ -47,7 +47,6 @@ class TransitionWriter:
         client: reverb.Client,
         table: str,
         spec: TransitionSpec,
-        order: Sequence[int] | None,
         priority: float,
         num_steps: int,
         steps_per_send: int,
@@ -58,7 +57,6 @@ class TransitionWriter:
           client: Client of the server.
           table: Name of the table.
           spec: What a transition consists of.
-          order: See `TransitionColumns`.
           priority: Priority of new transitions.
           num_steps: Initial value of the attribute.
           steps_per_send: Number of steps whose transitions are sent together. After `flush`, all
@@ -73,7 +71,7 @@ class TransitionWriter:
         # The rows of all steps of a transition, with the frames of both observations.
         num_rows = (2 + sum(num_frames)) * (n_steps + 2)
         self._writer = client.batched_trajectory_writer(num_envs, num_rows)
-        self._columns = TransitionColumns(self._writer, spec.leaves, order)
+        self._columns = TransitionColumns(self._writer, spec)
         # An upper bound. The exact number would take a call.
         self._num_unconfirmed = 0
         self._envs = np.arange(num_envs)
