@@ -318,11 +318,6 @@ class Directory:
                 ranges.append({"first": slot, "count": 1, "owner": owner, "former_owners": formers})
         return ranges
 
-    def address(self) -> str:
-        """Returns the address of the group: `shards:///` and the addresses of all shards."""
-        known = [self._shards[index].address for index in self.indices]
-        return "shards:///" + ",".join(address for address in known if address)
-
     def _known(self, index: int) -> Any:
         if index not in self._shards:
             raise InvalidArgumentError(
