@@ -4,7 +4,6 @@
 import functools
 import logging
 
-import numpy as np
 import pytest
 
 from reverb import errors
@@ -28,17 +27,6 @@ class TestEpisodes:
     def test_each_is_an_item_of_its_length(self, client, observe, episode, items):
         show(observe(5), episode(10, 5) + episode(20, 3) + episode(30, 1))
         assert items(client) == [[10, 11, 12, 13, 14], [20, 21, 22], [30]]
-
-    def test_go_to_all_tables(self, client, observe, episode, items):
-        show(observe(5, ("table", "any")), episode(10, 2))
-        assert items(client, "table") == items(client, "any") == [[10, 11]]
-
-    def test_are_in_the_table_when_the_boundary_returns(self, client, observe, episode):
-        observer = observe(5)
-        for number in range(1, 6):
-            show(observer, episode(10, 2))
-            assert client.server_info()["table"].current_size == number
-            assert client.server_info()["table"].num_episodes == number
 
     def test_keep_all_their_frames_whatever_their_number(self, client, observe, episode, items):
         show(observe(400), episode(0, 400) + episode(0, 399))
@@ -96,24 +84,8 @@ class TestReset:
         observer(frame(1, LAST))
         assert items(client) == [[1]]
 
-    def test_opens_a_closed_observer(self, client, observe, frame, items):
-        observer = observe(5)
-        observer(frame(0))
-        observer.close()
-        observer.reset()
-        observer(frame(1, LAST))
-        assert items(client) == [[1]]
-
 
 class TestOpenAndClose:
-    def test_a_closed_observer_says_so(self, observe, frame):
-        observer = observe(2)
-        observer.close()
-        observer.close()
-        for call in (lambda: observer(frame(0)), observer.flush):
-            with pytest.raises(reverb_utils.ObserverClosedError, match=r"is closed: call open\(\)"):
-                call()
-
     def test_opening_counts_from_zero(self, client, observe, episode, items):
         observer = observe(3)
         show(observer, episode(10, 3)[:2])
@@ -128,30 +100,11 @@ class TestOpenAndClose:
             show(observer, [frame(0, LAST), frame(1)])
         assert items(client) == [[0]]
 
-    def test_the_client_and_the_signature(self, client, observe):
-        observer = observe(3, "any")
-        assert observer.py_client is client
-        assert observer.get_table_signature().observation.shape == (None, 2)
-
 
 class TestPriority:
-    def test_changes_for_later_items(self, client, observe, episode, priorities):
-        observer = observe(5, priority=2)
-        show(observer, episode(0, 2))
-        observer.update_priority(0.5)
-        show(observer, episode(0, 2))
-        assert priorities(client) == [2.0, 0.5]
-
     def test_may_depend_on_the_episode(self, client, observe, episode, priorities):
         show(observe(5, priority=lambda steps: len(steps.reward)), episode(0, 2) + episode(0, 4))
         assert priorities(client) == [2.0, 4.0]
-
-    @pytest.mark.parametrize("priority", ["high", None, float("nan"), np.ones(1)])
-    def test_must_be_a_number(self, observe, priority):
-        with pytest.raises(ValueError, match="priority must be a number, got"):
-            observe(2, priority=priority)
-        with pytest.raises(ValueError, match="priority must be a number, got"):
-            observe(2).update_priority(priority)
 
 
 class TestErrors:
@@ -159,12 +112,6 @@ class TestErrors:
     def test_lengths(self, observe, length):
         with pytest.raises(ValueError, match=f"max_sequence_length must be .* got {length}"):
             observe(length)
-
-    def test_unknown_table(self, observe):
-        with pytest.raises(
-            reverb_utils.UnknownTableError, match="no table named unknown; its tables are: any"
-        ):
-            observe(2, "unknown")
 
     def test_episodes_that_do_not_fit_the_signature(self, client, observe, episode, items):
         observer = observe(5, "three")

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 
-import reverb
 from reverb import errors
 from reverb.adapters.tf_agents import reverb_utils
 
@@ -85,16 +84,6 @@ class TestWindows:
         (sample,) = client.sample("table", 1, emit_timesteps=False)
         assert sample.data[1].tolist() == [[b"a", b"bc"], [b"", b""], [b"", b""]]
         assert sample.data[2].tolist() == [b"d", b"", b""]
-
-    def test_go_to_all_tables(self, client, observe, episode, items):
-        show(observe(2, ["table", "other"]), episode(10, 3))
-        assert items(client, "table") == items(client, "other") == [[10, 11], [11, 12]]
-
-    def test_are_in_the_table_when_the_boundary_returns(self, client, observe, episode):
-        observer = observe(2)
-        for number in range(1, 6):
-            show(observer, episode(10, 2))
-            assert client.server_info()["table"].current_size == number
 
     def test_frames_may_be_numbers_in_any_nest(self, client, observe, items):
         Step = collections.namedtuple("Step", ["action", "nested", "reward", "step_type"])
@@ -210,37 +199,8 @@ class TestReset:
             observer.reset(False)
             assert client.server_info()["table"].current_size == number
 
-    def test_opens_a_closed_observer(self, client, observe, frame, items):
-        observer = observe(2)
-        observer(frame(0))
-        observer.close()
-        observer.reset()
-        show(observer, [frame(1), frame(2)])
-        observer.reset()
-        assert items(client) == [[1, 2]]
-
 
 class TestOpenAndClose:
-    def test_a_closed_observer_says_so(self, observe, frame):
-        observer = observe(2)
-        observer.close()
-        observer.close()
-        for call in (lambda: observer(frame(0)), observer.flush):
-            with pytest.raises(reverb_utils.ObserverClosedError, match=r"is closed: call open\(\)"):
-                call()
-        with pytest.raises(ValueError, match="is closed"):
-            observer.flush()
-
-    def test_opening_starts_afresh(self, client, observe, frame, items):
-        observer = observe(2)
-        observer(frame(0))
-        observer.close()
-        observer.open()
-        observer.open()
-        show(observer, [frame(1, reward=()), frame(2, reward=())])
-        observer.flush()
-        assert items(client) == [[1, 2]]
-
     def test_a_block_closes_it(self, client, frame, items):
         with reverb_utils.ReverbAddTrajectoryObserver(client, "table", 2) as observer:
             show(observer, map(frame, range(3)))
@@ -262,14 +222,6 @@ class TestOpenAndClose:
             raise KeyError("mistake")
         with pytest.raises(reverb_utils.ObserverClosedError):
             observer.flush()
-
-    def test_the_client_and_the_signature(self, client, observe):
-        observer = observe(3, ["three", "table"])
-        assert observer.py_client is client
-        assert observer.get_table_signature().observation.shape == (3, 2)
-        assert observe(3).get_table_signature() is None
-        observer.close()
-        assert observer.get_table_signature().action.dtype == np.int64
 
     @pytest.mark.parametrize("end", ["", "del observer", "observer.close()"])
     def test_a_program_may_end_without_closing(self, end):
@@ -295,69 +247,14 @@ assert "tensorflow" not in sys.modules and "tf_agents" not in sys.modules
 
 
 class TestPriority:
-    def test_changes_for_later_items(self, client, observe, frame, priorities):
-        observer = observe(1, priority=2)
-        observer(frame(0))
-        observer.update_priority(np.float32(0.5))
-        observer(frame(1))
-        observer.flush()
-        assert priorities(client) == [2.0, 0.5]
-
-    def test_the_largest_of_the_table(self, client, observe, frame, priorities):
-        observer = observe(1, priority=2)
-        observer(frame(0))
-        observer.update_priority(reverb.MAX_PRIORITY)
-        observer(frame(1))
-        observer.flush()
-        assert priorities(client) == [2.0, 2.0]
-
     def test_may_depend_on_the_window(self, client, observe, frame, priorities):
         observer = observe(2, priority=lambda window: window.action.sum() + len(window.reward))
         show(observer, map(frame, range(3)))
         observer.flush()
         assert priorities(client) == [3.0, 5.0]
 
-    @pytest.mark.parametrize("priority", ["high", None, [1.0, 2.0], True, float("nan"), 1j])
-    def test_must_be_a_number(self, observe, priority):
-        with pytest.raises(ValueError, match="priority must be a number, got"):
-            observe(2, priority=priority)
-        with pytest.raises(errors.InvalidArgumentError, match="priority must be a number, got"):
-            observe(2).update_priority(priority)
-
-    def test_of_a_window_must_be_a_number(self, observe, frame):
-        observer = observe(1, priority=lambda window: "high")
-        with pytest.raises(ValueError, match="priority must be a number, got 'high'"):
-            observer(frame(0))
-
 
 class TestBadArguments:
-    @pytest.mark.parametrize("length", [0, -1, 1.5, None, "2"])
-    def test_lengths(self, observe, length):
-        with pytest.raises(ValueError, match=f"sequence_length must be .* got {length!r}"):
-            observe(length)
-        with pytest.raises(ValueError, match=f"stride_length must be .* got {length!r}"):
-            observe(2, stride_length=length)
-
-    def test_tile_needs_pad(self, observe):
-        with pytest.raises(ValueError, match="Must set `pad_end_of_episodes=True`"):
-            observe(2, tile_end_of_episodes=True)
-
-    def test_no_table(self, observe):
-        with pytest.raises(ValueError, match="table_name must name at least one table"):
-            observe(2, [])
-
-    @pytest.mark.parametrize("names", ["unknown", ["table", "unknown"]])
-    def test_unknown_table(self, observe, names):
-        message = "no table named unknown; its tables are: any, other, queue, table, three"
-        for kind in (
-            reverb_utils.UnknownTableError,
-            errors.TableNotFoundError,
-            KeyError,
-            ValueError,
-        ):
-            with pytest.raises(kind, match=f"^table_name: .* {message}$"):
-                observe(2, names)
-
     @pytest.mark.parametrize("length", [2, 4])
     def test_windows_that_do_not_fit_the_signature(self, client, observe, frame, items, length):
         observer = observe(length, "three")
