@@ -18,6 +18,7 @@ from tf_agents.specs import tensor_spec
 import reverb
 from reverb import errors, testing
 from reverb.adapters.tf_agents import reverb_replay_buffer as ours
+from support.counted_items import fill
 
 SPEC = {"a": tf.TensorSpec([2], tf.float32), "b": tf.TensorSpec([], tf.int64)}
 LENGTH = 4
@@ -29,17 +30,6 @@ def table(name="uniform", **options):
         "signature": tensor_spec.add_outer_dim(SPEC, LENGTH),
     }
     return testing.table(name, **(defaults | options))
-
-
-def fill(client, name, lengths):
-    """Item `i` has the values `100 * i`, `100 * i + 1`, ... and the priority `i + 1`."""
-    with client.trajectory_writer(max(lengths)) as writer:
-        for item, length in enumerate(lengths):
-            for value in range(100 * item, 100 * item + length):
-                writer.append({"a": np.full(2, value, np.float32), "b": np.int64(value)})
-            columns = {key: writer.history[key][-length:] for key in SPEC}
-            writer.create_item(name, item + 1.0, columns)
-            writer.end_episode()
 
 
 @pytest.fixture

@@ -12,21 +12,12 @@ from tf_agents.specs import tensor_spec
 import reverb
 from reverb import errors, testing
 from reverb.adapters.tf_agents import remote_table, reverb_replay_buffer
+from support.counted_items import fill
 from support.wire.scripted_server import ScriptedServer
 
 SPEC = {"a": tf.TensorSpec([2], tf.float32), "b": tf.TensorSpec([], tf.int64)}
 LENGTH = 4
 TABLES = ("even", "varying")
-
-
-def fill(client, name, lengths):
-    with client.trajectory_writer(max(lengths)) as writer:
-        for item, length in enumerate(lengths):
-            for value in range(100 * item, 100 * item + length):
-                writer.append({"a": np.full(2, value, np.float32), "b": np.int64(value)})
-            columns = {key: writer.history[key][-length:] for key in SPEC}
-            writer.create_item(name, 1.0, columns)
-            writer.end_episode()
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import reverb
 from reverb import errors, item_selectors, testing
 from reverb.adapters.tf_agents import reverb_replay_buffer as ours
 from reverb.core import protos
+from support.counted_items import fill
 
 SPEC = {"a": tf.TensorSpec([2], tf.float32), "b": tf.TensorSpec([], tf.int64)}
 LENGTH = 4
@@ -44,22 +45,12 @@ def serve():
         server = reverb.Server([testing.table("table", **(defaults | options))])
         servers.append(server)
         client = server.localhost_client()
-        fill(client, lengths)
+        fill(client, "table", lengths, PRIORITIES)
         return server
 
     yield start
     for server in servers:
         server.stop()
-
-
-def fill(client, lengths=(LENGTH,) * 5):
-    with client.trajectory_writer(max(lengths)) as writer:
-        for item, length in enumerate(lengths):
-            for value in range(100 * item, 100 * item + length):
-                writer.append({"a": np.full(2, value, np.float32), "b": np.int64(value)})
-            columns = {key: writer.history[key][-length:] for key in SPEC}
-            writer.create_item("table", PRIORITIES[item % 5], columns)
-            writer.end_episode()
 
 
 def buffer_of(server, sequence_length=LENGTH, module=ours, **options):
@@ -80,7 +71,7 @@ def test_a_pass_gives_every_item_once_in_the_samplers_order(serve, sampler, max_
     if max_times_sampled == 1:
         assert buffer.num_frames() == 0
         assert firsts(dataset) == []
-        fill(buffer.py_client)
+        fill(buffer.py_client, "table", [LENGTH] * 5, PRIORITIES)
     else:
         assert buffer.num_frames() == 5
     assert firsts(dataset) == SAMPLERS[sampler][1]
