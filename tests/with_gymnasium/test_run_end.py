@@ -82,13 +82,23 @@ def is_blocked(server):
     return server.status().tables["full"].inserting.waiting > 0
 
 
-@pytest.mark.parametrize("event", [threading.Event, multiprocessing.Event])
-def test_a_step_that_waits_ends_with_the_run(server, path, kind, event, left_writers):
-    client = reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=HOUR_S)
+def remote(server, path="remote"):
+    """A client that waits long for its server."""
+    return reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=HOUR_S)
+
+
+def ended_while_blocked(kind, client, server, event=threading.Event):
+    """A recorder whose run has ended while a step waited, and that step."""
     stop = event()
     case = Case(kind, client, stop=stop)
     waiting_step = blocked_step(case, server)
     stop.set()
+    return case, waiting_step
+
+
+@pytest.mark.parametrize("event", [threading.Event, multiprocessing.Event])
+def test_a_step_that_waits_ends_with_the_run(server, path, kind, event, left_writers):
+    case, waiting_step = ended_while_blocked(kind, remote(server, path), server, event)
     before = case.t(waiting_step.result())
     # Steps do not wait any more, and what they make goes on in the background.
     for number in range(1, 4):
@@ -103,10 +113,7 @@ def test_close_waits_for_2_s_after_the_run(server, path, kind, left_writers, mon
     monkeypatch.setattr("reverb._recording.step_writer.STOPPED_CLOSE_TIMEOUT_MS", 200)
     assert waiting.STOPPED_CLOSE_TIMEOUT_MS == 2000
     client = reverb.Client(f"{HOSTS[path]}:{server.port}")
-    stop = threading.Event()
-    case = Case(kind, client, stop=stop)
-    waiting_step = blocked_step(case, server)
-    stop.set()
+    case, waiting_step = ended_while_blocked(kind, client, server)
     waiting_step.result()
     case.recorder.close()
     wait_until(left_writers)
@@ -131,11 +138,7 @@ def test_a_run_that_ends_while_close_waits(server, kind, left_writers, monkeypat
 
 @pytest.mark.parametrize("final", [False, True])
 def test_no_step_fails_for_the_server_after_the_run(server, path, kind, final):
-    client = reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=HOUR_S)
-    stop = threading.Event()
-    case = Case(kind, client, stop=stop)
-    waiting_step = blocked_step(case, server)
-    stop.set()
+    case, waiting_step = ended_while_blocked(kind, remote(server, path), server)
     server.stop(final=final)
     before = case.t(waiting_step.result())
     for number in range(1, 30):
@@ -146,11 +149,7 @@ def test_no_step_fails_for_the_server_after_the_run(server, path, kind, final):
 
 
 def test_no_step_fails_if_another_server_has_the_port(server, kind):
-    client = reverb.Client(f"{HOSTS['remote']}:{server.port}", connect_timeout_s=HOUR_S)
-    stop = threading.Event()
-    case = Case(kind, client, stop=stop)
-    waiting_step = blocked_step(case, server)
-    stop.set()
+    case, waiting_step = ended_while_blocked(kind, remote(server), server)
     server.stop()
     before = case.t(waiting_step.result())
     with reverb.Server([testing.table("other")], port=server.port) as other:
@@ -180,7 +179,7 @@ def test_a_run_may_end_before_a_server_answers(kind, is_set_before):
 
 
 def test_a_server_that_answers_before_the_end_is_recorded_to(server, path, kind):
-    client = reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=HOUR_S)
+    client = remote(server, path)
     case = Case(kind, client, stop=threading.Event())
     case.step()
     case.recorder.flush()
@@ -204,8 +203,7 @@ def test_flush_waits_for_2_s_after_the_run(server, kind, left_writers, monkeypat
 
 
 def test_a_server_that_ends_before_the_run_is_an_error(server, path, kind):
-    client = reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=HOUR_S)
-    case = Case(kind, client, stop=threading.Event())
+    case = Case(kind, remote(server, path), stop=threading.Event())
     waiting_step = blocked_step(case, server)
     server.stop(final=True)
     with pytest.raises(errors.UnavailableError, match="stopped for good"):
@@ -214,8 +212,7 @@ def test_a_server_that_ends_before_the_run_is_an_error(server, path, kind):
 
 @pytest.mark.parametrize("timeout_s", [0, 0.05])
 def test_a_step_timeout_gives_the_result_and_loses_nothing(server, path, kind, timeout_s):
-    client = reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=HOUR_S)
-    case = Case(kind, client, step_timeout_s=timeout_s)
+    case = Case(kind, remote(server, path), step_timeout_s=timeout_s)
     steps, texts = [], []
     while len(texts) < 3:
         try:

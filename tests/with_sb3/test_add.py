@@ -164,6 +164,7 @@ def test_a_copy_in_mid_episode_goes_on(space, n_steps, num_envs, copied):
     other = copied(kept)
     # A copy of a copy, with nothing between, is the same.
     again = copied(other)
+    assert (again.size(), again.pos) == (kept.size(), kept.pos) == (6, 6)
     for buffer in (straight, kept, other, again):
         for number in range(6, 12):
             buffer.add(*step(number, num_envs, number == 11, space))

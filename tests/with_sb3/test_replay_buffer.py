@@ -255,24 +255,6 @@ def test_frames_are_stored_once():
     buffer.close()
 
 
-@pytest.mark.parametrize("name", ["vector", "frames"])
-def test_a_pickle_has_the_transitions(name):
-    envs = Environments(SPACES[name], 2, seed=5)
-    buffer = made(SPACES[name], 2, n_steps=2)
-    for _ in range(50):
-        buffer.add(*envs.step())
-    before = sorted(items_of(buffer))
-    other = pickle.loads(pickle.dumps(buffer))
-    assert sorted(items_of(other)) == before
-    assert (other.size(), other.pos) == (50, 50)
-    for _ in range(10):
-        other.add(*envs.step())
-    assert len(items_of(other)) > len(before)
-    assert sorted(items_of(buffer)) == before
-    other.close()
-    buffer.close()
-
-
 def test_several_buffers_write_into_one_table():
     replay = testing.table("replay", sampler=reverb.selectors.Uniform())
     with reverb.Server([replay]) as server:
@@ -437,24 +419,6 @@ def test_arrays_are_those_of_the_library(name, num_envs):
     assert_same_arrays(again, theirs)
     for made_here in (buffer, again):
         made_here.close()
-
-
-def test_windows_by_position():
-    buffer = made(SPACES["vector"], n_steps=3, gamma=0.5)
-    observation = np.zeros((1, 3), np.float32)
-    for step in range(8):
-        more = [np.array([2.0**step]), np.array([step == 2])]
-        truncated = [{"TimeLimit.truncated": step == 5}]
-        buffer.add(observation + step, observation + step + 1, np.zeros((1, 2)), *more, truncated)
-    batch = buffer._get_samples(np.arange(6))
-    assert batch.rewards.ravel().tolist() == [3.0, 4.0, 4.0, 24.0, 32.0, 32.0]
-    assert batch.dones.ravel().tolist() == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
-    assert batch.discounts.ravel().tolist() == [0.125, 0.25, 0.5, 0.125, 0.25, 0.5]
-    assert batch.next_observations[:, 0].tolist() == [3, 3, 3, 6, 6, 6]
-    # Its window is not complete.
-    with pytest.raises(IndexError, match="no transition in row 6 of environment 0"):
-        buffer._get_samples(np.array([6]))
-    buffer.close()
 
 
 def test_a_row_that_comes_again_has_no_older_transition():
