@@ -50,8 +50,7 @@ impl RateLimiterConfig {
     /// A reachable cursor value at which the table allows neither an insert nor a sample.
     fn deadlocked_cursor(&self) -> Option<f64> {
         let Self { samples_per_insert, min_size_to_sample, min_diff, max_diff } = *self;
-        let is_open = min_diff <= -f64::MAX || max_diff >= f64::MAX;
-        if is_open || max_diff - min_diff >= samples_per_insert + 1.0 {
+        if !self.has_min() || !self.has_max() || max_diff - min_diff >= samples_per_insert + 1.0 {
             return None;
         }
         // Inserts up to the minimum size need no permission; after that only samples continue.

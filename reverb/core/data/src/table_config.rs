@@ -188,6 +188,16 @@ pub struct RateLimiterConfig {
 }
 
 impl RateLimiterConfig {
+    /// True if the cursor has a lower bound. The largest numbers mean that there is none.
+    pub fn has_min(&self) -> bool {
+        self.min_diff > -f64::MAX
+    }
+
+    /// True if the cursor has an upper bound.
+    pub fn has_max(&self) -> bool {
+        self.max_diff < f64::MAX
+    }
+
     /// Inserts that a table of `size` items needs before its next sample; 0 if that is allowed now.
     /// `cursor` is `inserts * samples_per_insert - samples`.
     pub fn missing_inserts(&self, size: i64, cursor: f64) -> f64 {

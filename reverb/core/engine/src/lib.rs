@@ -26,5 +26,5 @@ pub use table::{
     ChangedBy, Configured, Confirm, Evicted, Forecast, Held, Limit, LimiterHold, MAX_SAMPLE_BYTES,
     MAX_SAMPLE_ITEMS, Removal, Removed, Restored, Scan, Side, SlotSet, SnapshotCut, Statistics,
     Table, TableChanges, TableSnapshot, TableStatus, TableWatch, Transferred, WaitReason, Watched,
-    WindowBefore, configure,
+    configure,
 };

@@ -203,17 +203,17 @@ impl RateLimiter {
         self.remainder = 0.0;
         let mut cursor = self.cursor();
         let old = std::mem::replace(&mut self.config, config);
-        if old.min_diff > -f64::MAX && config.min_diff > -f64::MAX {
+        if old.has_min() && config.has_min() {
             cursor += config.min_diff - old.min_diff;
         }
         #[expect(clippy::float_cmp, reason = "the same ratio is the same number")]
         let is_same_ratio = old.samples_per_insert == config.samples_per_insert;
-        let kept_none = old.min_diff <= -f64::MAX && old.max_diff >= f64::MAX;
+        let kept_none = !old.has_min() && !old.has_max();
         if !is_same_ratio || kept_none {
             cursor = cursor.max(config.min_diff).min(config.max_diff);
         }
         self.move_to(cursor);
-        if self.has_window && (config.min_diff > -f64::MAX || config.max_diff < f64::MAX) {
+        if self.has_window && (config.has_min() || config.has_max()) {
             let cursor = self.cursor();
             self.move_window(cursor, cursor, self.in_force.min_size_to_sample);
         } else {
@@ -224,7 +224,7 @@ impl RateLimiter {
     /// Counts impossible samples as taken: the items allow only `left` more.
     pub(crate) fn limit_to(&mut self, left: i64) {
         let highest = self.in_force.min_diff + left as f64;
-        if self.in_force.min_diff > -f64::MAX && self.cursor() > highest {
+        if self.in_force.has_min() && self.cursor() > highest {
             self.move_to(highest);
         }
     }
@@ -271,7 +271,7 @@ impl RateLimiter {
     pub(crate) fn most_samples_at_once(&self) -> Option<i64> {
         let RateLimiterConfig { min_diff, max_diff, min_size_to_sample, samples_per_insert } =
             self.in_force;
-        if min_diff <= -f64::MAX || max_diff >= f64::MAX || self.hold.is_some() {
+        if !self.in_force.has_min() || !self.in_force.has_max() || self.hold.is_some() {
             return None;
         }
         // Inserts up to the minimum size need no permission.

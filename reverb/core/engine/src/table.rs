@@ -69,7 +69,6 @@ use wait_queues::{Completions, WaitQueues};
 pub use wait_reason::{Held, Limit, WaitReason};
 pub use watch::{TableChanges, TableWatch, Watched};
 use watch::{Versions, Watchers};
-pub use window::WindowBefore;
 
 /// Receives the outcome of inserts, on any thread that uses the table and without a lock. The
 /// methods must neither block nor take long.

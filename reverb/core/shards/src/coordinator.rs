@@ -11,7 +11,9 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::RateLimiterConfig;
 use reverb_wire::Calls as _;
+use reverb_wire::convert::table_info::to_settings;
 use reverb_wire::generated::deepmind::reverb::TableInfo;
 use reverb_wire::generated::reverb::{SetRateLimiterRequest, SetRateLimiterResponse};
 use tokio::runtime::Handle;
@@ -21,7 +23,7 @@ use crate::group::{Group, View};
 use crate::member::Member;
 use crate::table_stats::Stats;
 use crate::tables::together;
-use crate::windows::{Bounds, Order, Report, Window, Windows};
+use crate::windows::{Order, Report, Window, Windows};
 
 /// Interval between rounds while no caller is blocked.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -72,7 +74,7 @@ impl Drop for Coordinator {
 struct Books {
     term: i64,
     tables: BTreeMap<String, Windows>,
-    bounds: BTreeMap<String, Bounds>,
+    bounds: BTreeMap<String, RateLimiterConfig>,
     /// Server id of each shard in the last round.
     servers: HashMap<i32, u64>,
 }
@@ -118,7 +120,7 @@ async fn run(group: Arc<Group>, is_frozen: Arc<AtomicBool>) {
 }
 
 /// Rate-limiter bounds of the tables of the whole group.
-async fn bounds_of(view: &View) -> Result<BTreeMap<String, Bounds>> {
+async fn bounds_of(view: &View) -> Result<BTreeMap<String, RateLimiterConfig>> {
     let mut parts: Vec<Vec<TableInfo>> = Vec::new();
     let asked = view.members.iter().map(|member| async {
         let shard = member.shard()?;
@@ -138,22 +140,13 @@ async fn bounds_of(view: &View) -> Result<BTreeMap<String, Bounds>> {
         return Err(error);
     }
     let tables = together(&parts, view.given());
-    let bounds = tables.iter().filter_map(|table| {
-        let limiter = table.rate_limiter_info?;
-        let bounds = Bounds {
-            min_diff: limiter.min_diff,
-            max_diff: limiter.max_diff,
-            samples_per_insert: limiter.samples_per_insert,
-            min_size_to_sample: limiter.min_size_to_sample,
-        };
-        Some((table.name.clone(), bounds))
-    });
-    Ok(bounds.collect())
+    let bounds = tables.iter().filter(|table| table.rate_limiter_info.is_some());
+    Ok(bounds.map(|table| (table.name.clone(), to_settings(table).rate_limiter)).collect())
 }
 
 impl Books {
     /// Adopts another view: its shards and its bounds.
-    fn begin(&mut self, group: &Group, view: &View, bounds: BTreeMap<String, Bounds>) {
+    fn begin(&mut self, group: &Group, view: &View, bounds: BTreeMap<String, RateLimiterConfig>) {
         for (table, bounds) in &bounds {
             group.need(table);
             if self.bounds.get(table) != Some(bounds) {

@@ -14,6 +14,7 @@ use rand::Rng;
 use reverb_base::process::host_name;
 use reverb_base::{Error, Result};
 use reverb_data::GroupSampling;
+use reverb_wire::convert::table_info::to_settings;
 use reverb_wire::generated::deepmind::reverb::TableInfo;
 use reverb_wire::generated::reverb::{DirectoryRequest, ShardMap};
 use tokio::runtime::Handle;
@@ -162,8 +163,8 @@ impl Group {
         let Some(info) = view.tables.iter().find(|table_info| table_info.name == table) else {
             return;
         };
-        let limiter = info.rate_limiter_info.unwrap_or_default();
-        let is_bounded = limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX;
+        let limiter = to_settings(info).rate_limiter;
+        let is_bounded = limiter.has_min() || limiter.has_max();
         if view.map.is_none() && view.members.len() > 1 && is_bounded {
             tracing::warn!(
                 peer = self.text(),

@@ -286,9 +286,7 @@ impl GroupSampleStream {
             ..SampleRequest::new(&self.table, count, timeout)
         };
         let shard = &mut self.shards[i];
-        let deadline = request.deadline;
-        let Request { options, columns, spans, .. } = request.clone();
-        shard.parts.push_back(Part { missing: count, share, deadline, options, columns, spans });
+        shard.parts.push_back(Part { request: Request { count, ..request.clone() }, share });
         let asked = match &mut shard.stream {
             Some(stream) => stream.request(&asked),
             None => Err(Error::unavailable("its stream is lost")),

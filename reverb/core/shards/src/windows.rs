@@ -13,31 +13,10 @@
 
 use std::collections::BTreeMap;
 
+use reverb_data::RateLimiterConfig;
+
 /// Tolerance for rounding in a sum of cursors.
 const EPSILON: f64 = 1e-9;
-
-/// Rate limiter of a table of the whole group.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Bounds {
-    /// Lower bound of the sum of all cursors.
-    pub min_diff: f64,
-    /// Upper bound of the sum of all cursors.
-    pub max_diff: f64,
-    /// Number of samples that one insert allows.
-    pub samples_per_insert: f64,
-    /// Smallest number of items in all shards at which the table can be sampled.
-    pub min_size_to_sample: i64,
-}
-
-impl Bounds {
-    fn has_min(&self) -> bool {
-        self.min_diff > -f64::MAX
-    }
-
-    fn has_max(&self) -> bool {
-        self.max_diff < f64::MAX
-    }
-}
 
 /// Range of a shard's cursor.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -96,7 +75,9 @@ pub struct Order {
 /// State of a coordinator. Decides, and never waits.
 #[derive(Debug, Clone)]
 pub struct Windows {
-    bounds: Bounds,
+    /// Rate limiter of the table of the whole group: `min_diff` and `max_diff` bound the sum of all
+    /// cursors.
+    bounds: RateLimiterConfig,
     shards: BTreeMap<i32, Shard>,
     is_open: bool,
     is_frozen: bool,
@@ -104,7 +85,7 @@ pub struct Windows {
 
 impl Windows {
     /// State of a coordinator that knows only the indices of these shards.
-    pub fn new(bounds: Bounds, shards: impl IntoIterator<Item = i32>) -> Self {
+    pub fn new(bounds: RateLimiterConfig, shards: impl IntoIterator<Item = i32>) -> Self {
         let mut windows =
             Self { bounds, shards: BTreeMap::new(), is_open: false, is_frozen: false };
         shards.into_iter().for_each(|shard| windows.add(shard));
@@ -466,7 +447,7 @@ mod tests {
         }
     }
 
-    fn tables(bounds: &Bounds, n: usize) -> Vec<Table> {
+    fn tables(bounds: &RateLimiterConfig, n: usize) -> Vec<Table> {
         let window = Window { low: 0.0, high: 0.0, min_size: i64::MAX };
         let window = Window {
             low: if bounds.has_min() { window.low } else { -f64::MAX },
@@ -507,11 +488,16 @@ mod tests {
         tables.iter().map(Table::cursor).sum()
     }
 
-    fn bounds(min_diff: f64, max_diff: f64, spi: f64, min_size: i64) -> Bounds {
-        Bounds { min_diff, max_diff, samples_per_insert: spi, min_size_to_sample: min_size }
+    fn bounds(min_diff: f64, max_diff: f64, spi: f64, min_size: i64) -> RateLimiterConfig {
+        RateLimiterConfig {
+            min_diff,
+            max_diff,
+            samples_per_insert: spi,
+            min_size_to_sample: min_size,
+        }
     }
 
-    fn some_bounds() -> impl Strategy<Value = Bounds> {
+    fn some_bounds() -> impl Strategy<Value = RateLimiterConfig> {
         prop_oneof![
             (1.0..9.0_f64, 0..50_i64, 0.0..400.0_f64).prop_map(|(spi, size, error)| {
                 let middle = size as f64 * spi;

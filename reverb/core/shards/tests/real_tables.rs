@@ -15,7 +15,7 @@ use reverb_data::{
 use reverb_engine::{Confirm, Table};
 use reverb_shards::shares::Shares;
 use reverb_shards::table_stats::TableStats;
-use reverb_shards::windows::{Bounds, Order, Report, Window, Windows};
+use reverb_shards::windows::{Order, Report, Window, Windows};
 
 const EXPONENT: f64 = 0.6;
 
@@ -197,7 +197,7 @@ fn a_thousand_tables_are_sampled_as_one() {
 struct Limited {
     tables: Vec<Arc<Table>>,
     windows: Windows,
-    bounds: Bounds,
+    bounds: RateLimiterConfig,
     term: i64,
     orders: u64,
 }
@@ -260,7 +260,7 @@ impl Limited {
     /// Checks the sum of all cursors. No other thread changes them.
     fn check(&self) {
         let sum: f64 = self.tables.iter().map(|table| table.watched().cursor).sum();
-        let Bounds { min_diff, max_diff, .. } = self.bounds;
+        let RateLimiterConfig { min_diff, max_diff, .. } = self.bounds;
         assert!(sum <= max_diff + 1e-6, "{sum} of {:?}", self.bounds);
         // The cursor starts at 0, and nothing is sampled before it reaches the lower bound.
         let samples: i64 = self.tables.iter().map(|table| table.watched().num_samples).sum();
@@ -273,7 +273,7 @@ impl Limited {
 #[test]
 fn a_million_events_keep_the_global_ratio() {
     let chunk = chunk();
-    let bounds = Bounds {
+    let bounds = RateLimiterConfig {
         min_diff: 8_000.0 - 1_000.0,
         max_diff: 8_000.0 + 1_000.0,
         samples_per_insert: 8.0,

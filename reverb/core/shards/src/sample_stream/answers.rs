@@ -65,7 +65,9 @@ impl GroupSampleStream {
         match received {
             Ok(mut samples) => {
                 shard.stream = Some(stream);
-                if let Some(window) = shard.parts.front().and_then(|part| part.options.window) {
+                if let Some(window) =
+                    shard.parts.front().and_then(|part| part.request.options.window)
+                {
                     let stats = shard.stats.now();
                     shard.window_mass(window).sampled(&samples, self.sampling, &stats);
                 }
@@ -74,15 +76,15 @@ impl GroupSampleStream {
                 let mut at = 0;
                 while left > 0 {
                     let Some(part) = shard.parts.front_mut() else { break };
-                    let count = left.min(part.missing);
+                    let count = left.min(part.request.count);
                     for sampled in &mut samples[at..at + count] {
                         sampled.probability *= part.share;
                         sampled.min_probability *= part.share;
                     }
-                    part.missing -= count;
+                    part.request.count -= count;
                     at += count;
                     left -= count;
-                    if part.missing == 0 {
+                    if part.request.count == 0 {
                         shard.parts.pop_front();
                     }
                 }

@@ -94,7 +94,7 @@ impl GroupSampleStream {
             return true;
         }
         let parked = &self.shards[at];
-        let Some(window) = parked.parts.front().and_then(|part| part.options.window) else {
+        let Some(window) = parked.parts.front().and_then(|part| part.request.options.window) else {
             return false;
         };
         let may_have_it = |shard: &mut super::ShardStream| {

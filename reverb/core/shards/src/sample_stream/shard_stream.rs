@@ -19,28 +19,23 @@ use super::window_mass::WindowMass;
 /// Part of a request that was sent to one shard.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
-    pub(super) missing: usize,
+    /// The request, for the items that are missing.
+    pub(super) request: Request,
     /// Share of the shard when the request was made.
     pub(super) share: f64,
-    /// Time at which the request times out.
-    pub(super) deadline: Option<Instant>,
-    pub(super) options: SampleOptions,
-    pub(super) columns: Arc<[u32]>,
-    pub(super) spans: Arc<[ColumnSpan]>,
 }
 
 impl Part {
     /// True if its request has timed out.
     pub(super) fn is_over(&self) -> bool {
-        self.deadline.is_some_and(|deadline| deadline <= Instant::now())
+        self.request.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }
 
     /// Makes a request for the missing items, to be sent to any shard. One shard's items may then
     /// be spread over several batches, so they are not checked as one.
     pub(super) fn into_request(self) -> Request {
-        let options = SampleOptions { stacking: None, ..self.options };
-        let Self { missing: count, deadline, columns, spans, .. } = self;
-        Request { count, deadline, options, columns, spans }
+        let options = SampleOptions { stacking: None, ..self.request.options };
+        Request { options, ..self.request }
     }
 }
 
@@ -78,7 +73,7 @@ impl ShardStream {
 
     /// The window of the first part, if the error means that the shard lacks it.
     pub(super) fn lacks_window(&self, error: &Error) -> Option<StepWindow> {
-        self.parts.front().filter(|_| error.is_no_window())?.options.window
+        self.parts.front().filter(|_| error.is_no_window())?.request.options.window
     }
 }
 

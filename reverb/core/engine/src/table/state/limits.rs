@@ -107,7 +107,7 @@ impl TableState {
     ///
     /// Walks through all items, unless they are sampled once.
     pub(in crate::table) fn count_impossible_samples(&mut self, max_times_sampled: i32) {
-        if self.limiter.bounds().min_diff <= -f64::MAX {
+        if !self.limiter.bounds().has_min() {
             return;
         }
         let left = match i64::from(max_times_sampled) {

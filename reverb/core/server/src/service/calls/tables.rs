@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use reverb_base::{Error, Result};
 use reverb_data::ItemCondition;
-use reverb_engine::{Watched, WindowBefore};
 use reverb_wire::convert::item_condition::from_item_condition;
 use reverb_wire::generated::reverb::{
     DeleteItemsRequest, DeleteItemsResponse, SetPausedRequest, SetPausedResponse,
@@ -96,10 +95,7 @@ impl Answer for SetRateLimiterRequest {
         let Self { table, min_diff, max_diff, min_size_to_sample, restore, term } = self;
         let (name, table) = service.tables.get(&table)?;
         let moved = if restore {
-            table.clear_window().map(|now| {
-                let Watched { min_diff, max_diff, min_size_to_sample, .. } = now;
-                (now, WindowBefore { min_diff, max_diff, min_size_to_sample })
-            })
+            table.clear_window().map(|now| (now, now))
         } else {
             table.set_window(min_diff, max_diff, min_size_to_sample, term)
         };
