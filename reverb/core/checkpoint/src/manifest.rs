@@ -25,7 +25,7 @@ const WRITER: &str = "reverb-replay";
 /// Prefixes of words in the first line.
 const NAME: &str = "name=";
 const OWNER: &str = "process=";
-const PLACE: &str = "shard=";
+const SHARD: &str = "shard=";
 const TAKEN_AT: &str = "taken_at_ns=";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Manifest {
             let _ = write!(text, " {OWNER}{}", owner.to_word());
         }
         if let Some(shard) = &self.shard {
-            let _ = write!(text, " {PLACE}{}", shard.to_word());
+            let _ = write!(text, " {SHARD}{}", shard.to_word());
         }
         if let Some(taken_at) = self.taken_at {
             let since = taken_at.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -123,7 +123,7 @@ impl Manifest {
                 manifest.name = Some(name.parse().map_err(|_| damage())?);
             } else if let Some(owner) = word.strip_prefix(OWNER) {
                 manifest.owner = owner.parse().ok();
-            } else if let Some(shard) = word.strip_prefix(PLACE) {
+            } else if let Some(shard) = word.strip_prefix(SHARD) {
                 manifest.shard = shard.parse().ok();
             } else if let Some(nanoseconds) = word.strip_prefix(TAKEN_AT) {
                 let since = nanoseconds.parse().ok().map(Duration::from_nanos);

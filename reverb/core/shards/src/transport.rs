@@ -19,7 +19,7 @@ use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
     BoxFuture, InsertGroup, InsertStream, NextStream, RateLimiterHold, SampleStream, ScanOptions,
-    ScanStream, Transport,
+    ScanStream, ShardRoute, Transport,
 };
 
 use crate::group::{Group, View};
@@ -181,17 +181,11 @@ impl Transport for GroupTransport {
 }
 
 impl InsertGroup for GroupTransport {
-    fn routes<'a>(
-        &'a self,
-        items: &'a [NewItem],
-    ) -> BoxFuture<'a, Result<Vec<reverb_wire::transport::ShardRoute>>> {
+    fn routes<'a>(&'a self, items: &'a [NewItem]) -> BoxFuture<'a, Result<Vec<ShardRoute>>> {
         Box::pin(writers::routes(&self.group, items))
     }
 
-    fn open_insert_at<'a>(
-        &'a self,
-        route: &'a reverb_wire::transport::ShardRoute,
-    ) -> BoxFuture<'a, Result<InsertStream>> {
+    fn open_insert_at<'a>(&'a self, route: &'a ShardRoute) -> BoxFuture<'a, Result<InsertStream>> {
         Box::pin(writers::open_at(&self.group, route))
     }
 

@@ -16,7 +16,7 @@ const INTERVAL: u32 = 64;
 /// The entries that were learned last.
 #[derive(Debug)]
 pub struct RecentCache<T> {
-    kinds: Vec<T>,
+    entries: Vec<T>,
     oldest: usize,
     /// Successful lookups, less the price of learning.
     credit: u32,
@@ -25,7 +25,7 @@ pub struct RecentCache<T> {
 
 impl<T> Default for RecentCache<T> {
     fn default() -> Self {
-        Self { kinds: Vec::new(), oldest: 0, credit: MAX_CREDIT, misses: 0 }
+        Self { entries: Vec::new(), oldest: 0, credit: MAX_CREDIT, misses: 0 }
     }
 }
 
@@ -33,12 +33,12 @@ impl<T> RecentCache<T> {
     /// The entry for which `is_it` is true.
     #[inline]
     pub fn find(&mut self, is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
-        let at = self.kinds.iter().position(is_it);
+        let at = self.entries.iter().position(is_it);
         match at {
             Some(_) => self.credit = MAX_CREDIT.min(self.credit + 1),
             None => self.misses = self.misses.wrapping_add(1),
         }
-        at.map(|at| &mut self.kinds[at])
+        at.map(|at| &mut self.entries[at])
     }
 
     /// Adds an entry that was not found, in place of the oldest one, unless learning did not help
@@ -49,11 +49,11 @@ impl<T> RecentCache<T> {
             None if self.misses.is_multiple_of(INTERVAL) => {}
             None => return,
         }
-        let Some(kind) = make() else { return };
-        if self.kinds.len() < CAPACITY {
-            self.kinds.push(kind);
+        let Some(entry) = make() else { return };
+        if self.entries.len() < CAPACITY {
+            self.entries.push(entry);
         } else {
-            self.kinds[self.oldest] = kind;
+            self.entries[self.oldest] = entry;
             self.oldest = (self.oldest + 1) % CAPACITY;
         }
     }

@@ -51,7 +51,7 @@ pub enum WaitReason {
         steps: u32,
     },
     /// The call is allowed, but earlier requests are blocked.
-    Turn {
+    Queued {
         /// Number of earlier requests.
         before: usize,
         /// Reason of the first of them.
@@ -160,7 +160,7 @@ impl WaitReason {
     pub fn cause(&self) -> String {
         match self {
             Self::Paused(by) => format!("paused by {by}"),
-            Self::Never(_) | Self::NoWindow { .. } | Self::Turn { .. } => self.to_string(),
+            Self::Never(_) | Self::NoWindow { .. } | Self::Queued { .. } => self.to_string(),
             Self::TableFull { bytes, max_bytes } => format!(
                 "the table holds {} of {} (max_bytes, when_full=\"wait\")",
                 byte_size::describe(*bytes),
@@ -201,7 +201,7 @@ impl fmt::Display for WaitReason {
             }
             Self::Window(held) => write!(f, "{held} {}", held.describe_window()),
             Self::Batch { .. } => write!(f, "A batch of all samples or none waits: {}.", cause()),
-            Self::Turn { before, first } => {
+            Self::Queued { before, first } => {
                 let before = plural(*before as i64, "request is", "requests are");
                 write!(f, "{before} before it, and the first one waits too: {first}")
             }
@@ -306,7 +306,7 @@ impl Shared {
             Some((wanted, allowed)) if at == 0 => Some(WaitReason::Batch { wanted, allowed }),
             _ if at > 0 => {
                 let first = Box::new(self.why_waits_at(0)?);
-                Some(WaitReason::Turn { before: at, first })
+                Some(WaitReason::Queued { before: at, first })
             }
             _ => None,
         }

@@ -404,7 +404,7 @@ impl Case {
                     && can_sample(*allowed)
                     && (is_used_up || !can_sample(allowed + 1))
             }
-            WaitReason::NoWindow { .. } | WaitReason::Turn { .. } => false,
+            WaitReason::NoWindow { .. } | WaitReason::Queued { .. } => false,
         }
     }
 

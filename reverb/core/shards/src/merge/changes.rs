@@ -14,7 +14,7 @@ use reverb_wire::generated::{ResetRequest, ResetResponse};
 use super::Merge;
 use super::roll_call::{change_all, roll_call};
 use crate::group::{Group, View};
-use crate::transport::updates::{first_place, other_places};
+use crate::transport::updates::{first_shard, other_shards};
 
 /// Refused unless all shards answer.
 impl Merge for ResetRequest {
@@ -61,9 +61,9 @@ impl Merge for DeleteItemsRequest {
         if let Some(ItemKeys { keys }) = keys {
             parts.fill_with(|| Some(ItemKeys::default()));
             for key in keys {
-                let first = first_place(group, view, key);
-                let places = other_places(view, &table, key, first).chain([first]);
-                for index in places {
+                let first = first_shard(group, view, key);
+                let shards = other_shards(view, &table, key, first).chain([first]);
+                for index in shards {
                     let position = present.iter().position(|shard| shard.member.index == index);
                     if let Some(Some(part)) = position.map(|position| &mut parts[position]) {
                         part.keys.push(key);

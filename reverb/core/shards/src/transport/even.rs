@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reverb_base::{Error, Result};
 use reverb_wire::Calls as _;
-use reverb_wire::generated::reverb::{DirectoryRequest, WriterPlace};
+use reverb_wire::generated::reverb::{DirectoryRequest, DirectoryResponse, WriterPlace};
 
 use crate::address::Writers;
 use crate::group::{Group, View, take};
@@ -64,10 +64,7 @@ async fn emptiest(group: &Arc<Group>, view: &View, tables: &[String]) -> Result<
     Ok(chosen.or(least))
 }
 
-async fn ask(
-    member: &Member,
-    request: DirectoryRequest,
-) -> Result<reverb_wire::generated::reverb::DirectoryResponse> {
+async fn ask(member: &Member, request: DirectoryRequest) -> Result<DirectoryResponse> {
     match tokio::time::timeout(PATIENCE, member.shard()?.call(request)).await {
         Ok(answer) => answer,
         Err(_) => Err(Error::unavailable("it did not report in time how full it is")),

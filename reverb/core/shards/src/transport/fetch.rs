@@ -11,7 +11,7 @@ use reverb_data::{ItemCondition, Sampled};
 use reverb_wire::transport::{BoxFuture, ScanOptions, ScanStream};
 
 use super::scan;
-use super::updates::{first_place, other_places};
+use super::updates::{first_shard, other_shards};
 use crate::group::{Group, View};
 use crate::member::Member;
 
@@ -35,8 +35,8 @@ pub(super) async fn open(
         // Only checks that the table is there.
         return scan::open(Arc::clone(&choice.view), table, options).await;
     }
-    let places = keys.iter().map(|&key| (choice.first_place(key), key)).collect();
-    let streams = choice.open_at(places).await?;
+    let shards = keys.iter().map(|&key| (choice.first_shard(key), key)).collect();
+    let streams = choice.open_at(shards).await?;
     let missing = keys.iter().copied().collect();
     Ok(Box::new(GroupFetch { choice, missing, streams, is_first: true }))
 }
@@ -54,23 +54,23 @@ struct Choice {
 }
 
 impl Choice {
-    fn first_place(&self, key: u64) -> i32 {
-        first_place(&self.group, &self.view, key)
+    fn first_shard(&self, key: u64) -> i32 {
+        first_shard(&self.group, &self.view, key)
     }
 
     /// Other shards that may have these keys.
-    fn other_places(&self, keys: &HashSet<u64>) -> Vec<(i32, u64)> {
-        let places = keys.iter().flat_map(|&key| {
-            let others = other_places(&self.view, &self.table, key, self.first_place(key));
+    fn other_shards(&self, keys: &HashSet<u64>) -> Vec<(i32, u64)> {
+        let shards = keys.iter().flat_map(|&key| {
+            let others = other_shards(&self.view, &self.table, key, self.first_shard(key));
             others.map(move |index| (index, key))
         });
-        places.collect()
+        shards.collect()
     }
 
     /// Opens scans for keys at these shards. Shards that have left the group have no items.
-    async fn open_at(&self, places: Vec<(i32, u64)>) -> Result<Streams> {
+    async fn open_at(&self, shards: Vec<(i32, u64)>) -> Result<Streams> {
         let mut parts: BTreeMap<i32, Vec<u64>> = BTreeMap::new();
-        for (index, key) in places {
+        for (index, key) in shards {
             parts.entry(index).or_default().push(key);
         }
         let known =
@@ -115,7 +115,7 @@ impl GroupFetch {
             if !std::mem::take(&mut self.is_first) {
                 return Ok(Vec::new());
             }
-            let others = self.choice.other_places(&self.missing);
+            let others = self.choice.other_shards(&self.missing);
             self.streams = self.choice.open_at(others).await?;
         }
     }

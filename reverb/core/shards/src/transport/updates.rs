@@ -35,12 +35,12 @@ pub(super) async fn mutate(
     deletes: &[u64],
 ) -> Result<()> {
     let mut parts: BTreeMap<i32, Part> = BTreeMap::new();
-    let place = |key: u64| first_place(group, view, key);
+    let first = |key: u64| first_shard(group, view, key);
     for &(key, priority) in updates {
-        parts.entry(place(key)).or_default().updates.push((key, priority));
+        parts.entry(first(key)).or_default().updates.push((key, priority));
     }
     for &key in deletes {
-        parts.entry(place(key)).or_default().deletes.push(key);
+        parts.entry(first(key)).or_default().deletes.push(key);
     }
     let missing = send(view, table, parts).await?;
     if view.members.iter().all(|member| member.is_down()) {
@@ -52,7 +52,7 @@ pub(super) async fn mutate(
     let mut others: BTreeMap<i32, Part> = BTreeMap::new();
     let is_missing: HashSet<u64> = missing.iter().copied().collect();
     let mut ask = |key: u64, put: &dyn Fn(&mut Part)| {
-        for index in other_places(view, table, key, place(key)) {
+        for index in other_shards(view, table, key, first(key)) {
             put(others.entry(index).or_default());
         }
     };
@@ -85,12 +85,12 @@ impl Part {
 }
 
 /// Shard that is asked first for the item of a key.
-pub(crate) fn first_place(group: &Group, view: &View, key: u64) -> i32 {
+pub(crate) fn first_shard(group: &Group, view: &View, key: u64) -> i32 {
     group.recall(key).unwrap_or_else(|| view.slots.owner(slot_of(key)))
 }
 
 /// Other shards that may have the item of a key, besides the one that was asked.
-pub(crate) fn other_places<'a>(
+pub(crate) fn other_shards<'a>(
     view: &'a View,
     table: &'a str,
     key: u64,
