@@ -308,7 +308,7 @@ impl Case {
             Step::Leave(at) if at < self.waiting.len() => drop(self.waiting.remove(at)),
             Step::TimeOut(num, is_whole) => {
                 let text = refusal(&table, num, options(is_whole)).unwrap_or_default();
-                assert!(!text.contains("changed just now"), "{text}");
+                assert!(!text.contains("try again"), "{text}");
                 let is_first = before.info.waiting_samples == 0;
                 let goes_on = is_first && before.sampling.reason.is_none();
                 assert!(!goes_on || is_whole || text.is_empty(), "{text}");
