@@ -509,16 +509,14 @@ class AsyncClient:
     def sequence_writer(self, options: Any, compresses: bool) -> Call | SequenceWriter: ...
     def flush(
         self,
-        writer: TrajectoryWriter | BatchedTrajectoryWriter | SequenceWriter,
+        writer: QueuedWriter,
         block_until_num_items: int,
         timeout_ms: int | None,
     ) -> Call | None: ...
     def end_episode(
         self, writer: TrajectoryWriter, clear_buffers: bool, timeout_ms: int | None
     ) -> Call | None: ...
-    def throttle(
-        self, writer: TrajectoryWriter | BatchedTrajectoryWriter | SequenceWriter
-    ) -> Call | None:
+    def throttle(self, writer: QueuedWriter) -> Call | None:
         """Waits while a writer is faster than its connection."""
 
 @final
@@ -562,12 +560,25 @@ class Sampler(Iterator[Any]):
 
 # --- Writers --------------------------------------------------------------------------------------
 
-@final
-class Writer:
+class QueuedWriter:
+    """A writer of any class: its items wait for their confirmation."""
+
     def report_unconfirmed(self, how: str) -> None:
         """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether an event loop should let the writer wait; see `AsyncClient.throttle`."""
+    @property
+    def num_pending(self) -> int:
+        """Number of items that are not confirmed yet."""
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+
+@final
+class Writer(QueuedWriter):
     def append(self, leaves: Sequence[Any], names: ColumnNames) -> None: ...
     def append_sequence(self, leaves: Sequence[Any], names: ColumnNames) -> None: ...
     def create_item(
@@ -640,22 +651,9 @@ class ColumnHistory:
     def __iter__(self) -> Iterator[CellRef | None]: ...
 
 @final
-class TrajectoryWriter:
+class TrajectoryWriter(QueuedWriter):
     """Dropping it closes it; unconfirmed items are abandoned."""
 
-    def report_unconfirmed(self, how: str) -> None:
-        """Logs how many items are not confirmed, if any."""
-    def limit_pending(self, max_pending_bytes: int) -> None:
-        """Makes calls that create items wait while so many bytes are unconfirmed."""
-    @property
-    def is_over_limit(self) -> bool:
-        """Whether an event loop should let the writer wait; see `AsyncClient.throttle`."""
-    @property
-    def num_pending(self) -> int:
-        """Number of items that are not confirmed yet."""
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
     @property
     def episode_steps(self) -> int: ...
     def append(self, data: Any, partial_step: bool) -> bool:
@@ -735,21 +733,9 @@ class BatchedColumnHistory:
         """
 
 @final
-class BatchedTrajectoryWriter:
+class BatchedTrajectoryWriter(QueuedWriter):
     """`B` trajectory writers, stepped by one call; row `i` of every leaf is environment `i`."""
 
-    def report_unconfirmed(self, how: str) -> None:
-        """Logs how many items are not confirmed, if any."""
-    def limit_pending(self, max_pending_bytes: int) -> None:
-        """Makes calls that create items wait while so many bytes are unconfirmed."""
-    @property
-    def is_over_limit(self) -> bool:
-        """Whether an event loop should let the writer wait; see `AsyncClient.throttle`."""
-    @property
-    def num_pending(self) -> int:
-        """Number of items that are not confirmed yet."""
-    @property
-    def closed(self) -> bool: ...
     @property
     def episode_steps(self) -> NDArray[np.int64]:
         """`[B]`"""
@@ -798,23 +784,11 @@ class BatchedTrajectoryWriter:
     def close(self) -> None: ...
 
 @final
-class SequenceWriter:
+class SequenceWriter(QueuedWriter):
     """Dropping it closes it; unconfirmed items are abandoned. Thread-safe."""
 
-    def report_unconfirmed(self, how: str) -> None:
-        """Logs how many items are not confirmed, if any."""
-    def limit_pending(self, max_pending_bytes: int) -> None:
-        """Makes calls that create items wait while so many bytes are unconfirmed."""
-    @property
-    def is_over_limit(self) -> bool:
-        """Whether an event loop should let the writer wait; see `AsyncClient.throttle`."""
     def report_unwritten(self) -> None:
         """Logs the steps that are in no item, if any."""
-    @property
-    def num_pending(self) -> int:
-        """Number of items that are not confirmed yet."""
-    @property
-    def closed(self) -> bool: ...
     @property
     def episode_steps(self) -> NDArray[np.int64]:
         """`[B]`; `[1]` without a batch size."""
@@ -851,13 +825,9 @@ class SequenceWriter:
     def close(self) -> None: ...
 
 @final
-class StructuredWriter:
+class StructuredWriter(QueuedWriter):
     """Dropping it flushes its items, for a bounded time."""
 
-    def report_unconfirmed(self, how: str) -> None:
-        """Logs how many items are not confirmed, if any."""
-    def limit_pending(self, max_pending_bytes: int) -> None:
-        """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
     def step_is_open(self) -> bool: ...
     def set_column_paths(self, paths: Sequence[_Path]) -> None:

@@ -195,7 +195,7 @@ class TestFaults:
             "The state is in `reverb/core/engine/src/table/state.rs`.",
             "`engine/table/state.rs` has `TableState`. Elsewhere is `Nothing`.",
             "A handler lies in `server/service/calls/NAME.rs`.",
-            "`rpc/server/turns.rs` asks; `evict_surplus` in `engine/table/state/limits.rs` decides.",
+            "`wire/calls.rs` asks; `evict_surplus` in `engine/table/state/limits.rs` decides.",
             "Guarded by `tests/api/test_selectors.py::TestEverySelector`.",
             "The page is at `/api/status`, the package in `dist/`, `B / T` is no path.",
             "```text\nappend ─▶ client/writer/capture/history.rs\n```",

@@ -36,7 +36,8 @@ fn is_aligned_anyway(size: usize, alignment: usize) -> bool {
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let (size, alignment) = (layout.size(), layout.align());
+        let size = layout.size();
+        let alignment = layout.align();
         // SAFETY: any size and any power of two may be passed.
         unsafe {
             if is_aligned_anyway(size, alignment) {
@@ -49,7 +50,8 @@ unsafe impl GlobalAlloc for Allocator {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let (size, alignment) = (layout.size(), layout.align());
+        let size = layout.size();
+        let alignment = layout.align();
         // SAFETY: like `alloc`.
         unsafe {
             if is_aligned_anyway(size, alignment) {

@@ -190,7 +190,8 @@ mod tests {
 
     #[test]
     fn tokens_are_rotated_without_a_gap() {
-        let (old, new) = (new_token().unwrap(), new_token().unwrap());
+        let old = new_token().unwrap();
+        let new = new_token().unwrap();
         let file = TestFile::new("rotated", line(&old));
         let tokens = Authenticator::open(&file.0).unwrap();
         let is_known = |token: &str| tokens.authenticate(Some(token), &[]).is_ok();

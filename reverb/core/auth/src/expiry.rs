@@ -26,8 +26,12 @@ impl Expiry {
             return None;
         }
         let number = |from: usize, to: usize| text[from..to].parse::<u64>().ok();
-        let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-        let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+        let year = number(0, 4)?;
+        let month = number(5, 7)?;
+        let day = number(8, 10)?;
+        let hour = number(11, 13)?;
+        let minute = number(14, 16)?;
+        let second = number(17, 19)?;
         let is_real = year >= 1970
             && (1..=12).contains(&month)
             && (1..=days_of(year, month)).contains(&day)

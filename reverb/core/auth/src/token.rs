@@ -80,7 +80,8 @@ mod tests {
 
     #[test]
     fn tokens_are_random_and_have_one_form() {
-        let (one, other) = (new_token().unwrap(), new_token().unwrap());
+        let one = new_token().unwrap();
+        let other = new_token().unwrap();
         assert_ne!(one, other);
         assert!(is_token(&one) && one.len() == 47, "{one}");
         assert_eq!(shown(&one).unwrap(), format!("{}…", &one[..8]));

@@ -10,4 +10,3 @@ pub(crate) mod call;
 pub(crate) mod client;
 mod completions;
 pub(crate) mod insertion;
-mod writers;

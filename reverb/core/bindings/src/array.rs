@@ -260,26 +260,9 @@ fn new_array<'py>(
     num_bytes: usize,
     fill: impl FnOnce(&mut [u8]) -> reverb_base::Result<()> + Send,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut dims: smallvec::SmallVec<[npy_intp; 8]> =
-        shape.iter().map(|&dim| dim as npy_intp).collect();
-    // SAFETY: `dims` holds `shape.len()` sizes; without data NumPy allocates the array itself. The
-    // type's elements are plain numbers, so any bytes are valid values. The result is a new
-    // reference or null with an exception set.
-    let array = unsafe {
-        let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num as i32);
-        let array = PY_ARRAY_API.PyArray_NewFromDescr(
-            py,
-            npyffi::get_type_object(py, NpyTypes::PyArray_Type),
-            descr,
-            dims.len() as i32,
-            dims.as_mut_ptr(),
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            0,
-            std::ptr::null_mut(),
-        );
-        Bound::from_owned_ptr_or_err(py, array).map_err(|error| no_array(py, error, shape))?
-    };
+    // SAFETY: without data NumPy allocates the array itself. The type's elements are plain numbers,
+    // so any bytes are valid values.
+    let array = unsafe { array_at(py, num, shape, std::ptr::null_mut(), 0)? };
     if num_bytes > 0 {
         let untyped = array.cast::<PyUntypedArray>()?;
         // SAFETY: NumPy allocated `num_bytes` bytes. They are zeroed first, so that `fill` sees
@@ -407,7 +390,9 @@ fn column_part<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     // Claims of the chunks are checked before memory is allocated.
     let checked = trajectory.checked_column(column).or_raise()?;
-    let (dtype, num_bytes, shape) = (checked.dtype, checked.num_bytes, &checked.shape[left_out..]);
+    let dtype = checked.dtype;
+    let num_bytes = checked.num_bytes;
+    let shape = &checked.shape[left_out..];
     match dtype::to_type_num(dtype) {
         Some(num) if dtype != DType::String => {
             *room = room.checked_sub(num_bytes).ok_or_else(too_large).or_raise()?;
@@ -492,10 +477,33 @@ unsafe fn array_over<'py>(
     start: *mut u8,
     base: Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut dims: smallvec::SmallVec<[npy_intp; 8]> =
-        shape.iter().map(|&dim| dim as npy_intp).collect();
     // SAFETY: as for this function. `base` becomes the array's base, so it outlives the array.
     // `SetBaseObject` takes over the reference to it.
+    unsafe {
+        let array = array_at(py, num, shape, start, npyffi::NPY_ARRAY_WRITEABLE)?;
+        if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), base.into_ptr()) != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        Ok(array)
+    }
+}
+
+/// An array at `start`, or in memory of its own if that is null.
+///
+/// # Safety
+///
+/// `start` is null, or points to as many bytes as the shape takes, which live as long as the array.
+unsafe fn array_at<'py>(
+    py: Python<'py>,
+    num: NPY_TYPES,
+    shape: &[usize],
+    start: *mut u8,
+    flags: i32,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut dims: smallvec::SmallVec<[npy_intp; 8]> =
+        shape.iter().map(|&dim| dim as npy_intp).collect();
+    // SAFETY: `dims` holds `shape.len()` sizes; the rest is as for this function. The result is a
+    // new reference or null with an exception set.
     unsafe {
         let descr = PY_ARRAY_API.PyArray_DescrFromType(py, num as i32);
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
@@ -506,14 +514,9 @@ unsafe fn array_over<'py>(
             dims.as_mut_ptr(),
             std::ptr::null_mut(),
             start.cast(),
-            npyffi::NPY_ARRAY_WRITEABLE,
+            flags,
             std::ptr::null_mut(),
         );
-        let array: Bound<'py, PyAny> =
-            Bound::from_owned_ptr_or_err(py, array).map_err(|error| no_array(py, error, shape))?;
-        if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), base.into_ptr()) != 0 {
-            return Err(PyErr::fetch(py));
-        }
-        Ok(array)
+        Bound::from_owned_ptr_or_err(py, array).map_err(|error| no_array(py, error, shape))
     }
 }

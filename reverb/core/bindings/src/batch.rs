@@ -97,7 +97,8 @@ fn batch_infos<'py>(
         number_array(py, dtype, samples.len(), |out| put_info(field, samples, out))
     };
     let none = PyTuple::empty(py).into_any();
-    let (mut start, mut count) = (none.clone(), none.clone());
+    let mut start = none.clone();
+    let mut count = none.clone();
     if samples.first().is_some_and(|it| it.numbers().window.count > 0) {
         let of_windows = |number: fn(SampledWindow) -> i32| {
             number_array(py, DType::Int32, samples.len(), |out| {
@@ -145,7 +146,8 @@ fn offsets<'py>(py: Python<'py>, lengths: &[i32]) -> PyResult<Bound<'py, PyAny>>
     }
     number_array(py, DType::Int32, lengths.len() + 1, |out| {
         let (places, _) = out.as_chunks_mut::<4>();
-        let (mut end, mut lengths) = (0_i32, lengths.iter());
+        let mut end = 0_i32;
+        let mut lengths = lengths.iter();
         for place in places {
             *place = end.to_le_bytes();
             end += lengths.next().unwrap_or(&0);
@@ -160,7 +162,8 @@ fn columns_to_arrays(
     columns: Vec<BatchColumn>,
     are_packed: bool,
 ) -> PyResult<Columns<'_>> {
-    let (mut arrays, mut all_lengths) = (Vec::new(), Vec::new());
+    let mut arrays = Vec::new();
+    let mut all_lengths = Vec::new();
     let mut known: Vec<(*const i32, Bound<'_, PyAny>)> = Vec::new();
     for BatchColumn { dtype, shape, data, lengths } in columns {
         match data {

@@ -132,7 +132,8 @@ impl BatchForm {
     /// All columns, in new memory.
     fn usual() -> Self {
         let max_bytes = max_batch_bytes(None);
-        let (ragged, columns) = (RaggedForm::Refuse, Vec::new());
+        let ragged = RaggedForm::Refuse;
+        let columns = Vec::new();
         Self { ragged, columns, names: None, max_bytes, epoch: None, window: None, outputs: None }
     }
 }

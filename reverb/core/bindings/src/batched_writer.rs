@@ -25,6 +25,7 @@ use crate::flat_nest::{ColumnNames, structure_of};
 use crate::locks::Visit;
 use crate::nest::Known;
 use crate::process::Local;
+use crate::queued_writer::QueuedWriter;
 use crate::trajectory_writer::label;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
@@ -36,8 +37,11 @@ type BatchedItems<'py> = (
     Option<PyReadonlyArray1<'py, bool>>,
 );
 
+/// Name of the class, for errors.
+const NAME: &str = "BatchedTrajectoryWriter";
+
 /// `B` histories stepped by one call.
-#[pyclass(frozen, module = "reverb.core._native")]
+#[pyclass(frozen, extends = QueuedWriter, module = "reverb.core._native")]
 pub(crate) struct BatchedTrajectoryWriter {
     core: Arc<Local<Core>>,
     numbers: Mutex<HashMap<String, usize>>,
@@ -45,18 +49,15 @@ pub(crate) struct BatchedTrajectoryWriter {
 }
 
 impl BatchedTrajectoryWriter {
-    pub(crate) fn new(core: Core) -> Self {
-        Self { core: Arc::new(Local::new(core)), numbers: Mutex::default(), steps: Known::new() }
-    }
-
-    /// The writer, for a call that outlives this one.
-    pub(crate) fn core(&self) -> PyResult<Arc<Local<Core>>> {
-        self.check()?;
-        Ok(Arc::clone(&self.core))
+    pub(crate) fn wrap(py: Python<'_>, core: Core) -> PyResult<Py<Self>> {
+        let queue = Arc::clone(core.queue());
+        let core = Arc::new(Local::new(core));
+        let writer = Self { core, numbers: Mutex::default(), steps: Known::new() };
+        QueuedWriter::create(py, queue, NAME, writer)
     }
 
     fn check(&self) -> PyResult<()> {
-        self.core.origin().check("BatchedTrajectoryWriter").or_raise()
+        self.core.origin().check(NAME).or_raise()
     }
 
     /// The number of a column, which is added if it is new.
@@ -154,35 +155,6 @@ impl Drop for BatchedTrajectoryWriter {
 
 #[pymethods]
 impl BatchedTrajectoryWriter {
-    /// Logs how many items are not confirmed, if any. `how` says how the program left the writer.
-    fn report_unconfirmed(&self, how: &str) {
-        if self.core.origin().is_here() {
-            self.core.queue().report_unconfirmed(how);
-        }
-    }
-
-    #[pyo3(signature = (max_pending_bytes))]
-    fn limit_pending(&self, max_pending_bytes: usize) {
-        self.core.queue().limit_pending(max_pending_bytes);
-    }
-
-    /// Returns true if an event loop should make the writer wait; see `AsyncClient.throttle`.
-    #[getter]
-    fn is_over_limit(&self) -> bool {
-        self.core.queue().is_over_limit()
-    }
-
-    #[getter]
-    fn closed(&self) -> bool {
-        self.core.queue().is_closed()
-    }
-
-    /// Number of items that are not confirmed yet.
-    #[getter]
-    fn num_pending(&self) -> usize {
-        if self.core.origin().is_here() { self.core.queue().num_pending() } else { 0 }
-    }
-
     #[getter]
     fn episode_steps<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         let steps = self.core.episode_steps().into_iter().map(|steps| steps as i64).collect();

@@ -171,7 +171,8 @@ fn summary(name: String, table: TableStatistics) -> Statistics {
 fn min_median_mean_max(mut values: Vec<f64>) -> Option<Summary> {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     values.sort_unstable_by(f64::total_cmp);
-    let (min, max) = (*values.first()?, *values.last()?);
+    let min = *values.first()?;
+    let max = *values.last()?;
     let middle = values.len() / 2;
     let median = if values.len().is_multiple_of(2) {
         f64::midpoint(values[middle - 1], values[middle])

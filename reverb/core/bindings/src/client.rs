@@ -61,8 +61,8 @@ pub(crate) struct Client {
     parts: Mutex<Option<Local<Parts>>>,
 }
 
-struct Parts {
-    core: Arc<Core>,
+pub(crate) struct Parts {
+    pub(crate) core: Arc<Core>,
     connector: AddressConnector,
 }
 
@@ -73,7 +73,8 @@ impl Client {
 
     /// The core for a writer whose chunks are compressed, or not.
     pub(crate) fn core_of_writer(&self, compresses: bool) -> PyResult<Arc<Core>> {
-        let (core, compression) = (self.core()?, compression(compresses));
+        let core = self.core()?;
+        let compression = compression(compresses);
         if core.compression() == compression {
             return Ok(core);
         }
@@ -348,12 +349,12 @@ impl Client {
         delta_encoded: bool,
         max_in_flight_items: usize,
         compresses: bool,
-    ) -> PyResult<Writer> {
+    ) -> PyResult<Py<Writer>> {
         let core = self.core_of_writer(compresses)?;
         let options =
             LegacyOptions { max_sequence_length, chunk_length, delta_encoded, max_in_flight_items };
         let signatures = self.wait(py, core.signatures())?;
-        Ok(Writer::new(LegacyWriter::new(&core, options, signatures)))
+        Writer::wrap(py, LegacyWriter::new(&core, options, signatures))
     }
 
     #[pyo3(signature = (num_keep_alive_refs, validate_items, match_names, compresses))]
@@ -364,7 +365,7 @@ impl Client {
         validate_items: bool,
         match_names: bool,
         compresses: bool,
-    ) -> PyResult<TrajectoryWriter> {
+    ) -> PyResult<Py<TrajectoryWriter>> {
         let core = self.core_of_writer(compresses)?;
         let signatures =
             if validate_items { Some(self.wait(py, core.signatures())?) } else { None };
@@ -374,7 +375,7 @@ impl Client {
             signatures,
             matching(match_names),
         );
-        Ok(TrajectoryWriter::new(writer))
+        TrajectoryWriter::wrap(py, writer)
     }
 
     #[pyo3(signature = (batch_size, num_keep_alive_refs, validate_items, compresses))]
@@ -385,12 +386,12 @@ impl Client {
         num_keep_alive_refs: usize,
         validate_items: bool,
         compresses: bool,
-    ) -> PyResult<BatchedTrajectoryWriter> {
+    ) -> PyResult<Py<BatchedTrajectoryWriter>> {
         let core = self.core_of_writer(compresses)?;
         let signatures =
             if validate_items { Some(self.wait(py, core.signatures())?) } else { None };
         let writer = BatchedWriter::new(&core, batch_size, num_keep_alive_refs, signatures);
-        Ok(BatchedTrajectoryWriter::new(writer))
+        BatchedTrajectoryWriter::wrap(py, writer)
     }
 
     #[pyo3(signature = (options, compresses))]
@@ -399,23 +400,24 @@ impl Client {
         py: Python<'_>,
         options: SequenceArguments,
         compresses: bool,
-    ) -> PyResult<SequenceWriter> {
+    ) -> PyResult<Py<SequenceWriter>> {
         let core = self.core_of_writer(compresses)?;
         let signatures = self.wait(py, core.signatures())?;
         let writer = reverb_client::SequenceWriter::new(&core, options.into(), signatures);
-        Ok(SequenceWriter::new(writer.or_raise()?))
+        SequenceWriter::wrap(py, writer.or_raise()?)
     }
 
     #[pyo3(signature = (configs, compresses))]
     #[allow(clippy::needless_pass_by_value, reason = "an argument of Python")]
     fn structured_writer(
         &self,
+        py: Python<'_>,
         configs: Vec<Vec<u8>>,
         compresses: bool,
-    ) -> PyResult<StructuredWriter> {
+    ) -> PyResult<Py<StructuredWriter>> {
         let configs = Configs::decode(&configs).or_raise()?;
         let core = self.core_of_writer(compresses)?;
-        Ok(StructuredWriter::new(reverb_client::StructuredWriter::new(&core, configs)))
+        StructuredWriter::wrap(py, reverb_client::StructuredWriter::new(&core, configs))
     }
 
     #[pyo3(signature = (table, max_samples, emit_timesteps, timeout_ms, unflatten, window=None))]
@@ -465,7 +467,8 @@ impl Client {
         request: BatchOptions,
         keys: PyReadonlyArray1<'_, u64>,
     ) -> PyResult<BatchAnswer> {
-        let (core, keys) = (self.core()?, keys.as_array().to_vec());
+        let core = self.core()?;
+        let keys = keys.as_array().to_vec();
         let (items, batch) = self.wait(py, core.fetch(&request.request(), &keys))?;
         request.answer(py, &items, batch)
     }
@@ -515,15 +518,15 @@ pub(crate) fn decoded<M: Message + Default>(message: &[u8]) -> PyResult<M> {
         .or_raise()
 }
 
-fn new_parts(
+pub(crate) fn new_parts(
     address: &str,
     connect_timeout: Duration,
     keepalive: Keepalive,
     security: Security,
 ) -> Result<Parts> {
-    let runtime = runtime().handle().clone();
-    let options = Options { connect_timeout, keepalive, security, runtime: runtime.clone() };
+    let options = Options { connect_timeout, keepalive, security };
     let connector = AddressConnector::new(address, options)?;
+    let runtime = runtime().handle().clone();
     let core = Core::new(address, Box::new(connector.clone()), connect_timeout, runtime);
     Ok(Parts { core: Arc::new(core), connector })
 }

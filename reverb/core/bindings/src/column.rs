@@ -330,7 +330,8 @@ impl ColumnHistory {
 
     fn __str__(&self) -> String {
         self.writer.history().visit(|history| {
-            let (steps, kept) = (history.num_steps(), history.cells(self.column).len());
+            let steps = history.num_steps();
+            let kept = history.cells(self.column).len();
             let path = &self.label;
             format!("ColumnHistory(path={path}, steps={steps}, of which {kept} can be referred to)")
         })
@@ -435,7 +436,8 @@ impl ColumnHistory {
             // short unnoticed.
             return Err(holds_none(&self.label));
         }
-        let (stop, step) = (indices.stop as i64, indices.step as i64);
+        let stop = indices.stop as i64;
+        let step = indices.step as i64;
         let steps = std::iter::successors(Some(first), move |at| Some(at.saturating_add(step)));
         Ok(steps.take_while(move |at| if step > 0 { *at < stop } else { *at > stop }))
     }

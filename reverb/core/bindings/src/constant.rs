@@ -42,7 +42,8 @@ const SHORT_FLOATS: [DType; 2] = [DType::Float16, DType::BFloat16];
 /// A number of Python in another dtype; `None` if the value is no number or does not fit.
 fn number_as<'py>(value: &Bound<'py, PyAny>, dtype: DType) -> Option<Leaf<'py>> {
     if let Ok(float) = value.cast_exact::<PyFloat>() {
-        let (float, short) = (float.value(), float.value() as f32);
+        let float = float.value();
+        let short = float as f32;
         let fits = short.is_finite() || !float.is_finite();
         return (dtype == DType::Float32 && fits).then(|| scalar(dtype, &short.to_le_bytes()));
     }

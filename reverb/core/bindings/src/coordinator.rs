@@ -33,15 +33,10 @@ impl Coordinator {
         let credentials =
             credentials.map_or_else(Credentials::default, ClientSecurity::credentials);
         let security = py.detach(|| credentials.open(&target, Environment::now())).or_raise()?;
-        let runtime = runtime().handle();
-        let options = Options {
-            connect_timeout: CONNECT_TIMEOUT,
-            keepalive: Keepalive::default(),
-            security,
-            runtime: runtime.clone(),
-        };
+        let keepalive = Keepalive::default();
+        let options = Options { connect_timeout: CONNECT_TIMEOUT, keepalive, security };
         let group = group_of(address, options).or_raise()?;
-        let core = Core::start(group, runtime);
+        let core = Core::start(group, runtime().handle());
         Ok(Self(Mutex::new(Some(Local::new(core)))))
     }
 

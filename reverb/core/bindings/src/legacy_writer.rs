@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The legacy writer, for Python.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -13,21 +14,26 @@ use crate::error::OrRaise;
 use crate::exit;
 use crate::flat_nest::ColumnNames;
 use crate::process::Local;
+use crate::queued_writer::QueuedWriter;
 use crate::wait::{throttle, wait};
 
+/// Name of the class, for errors.
+const NAME: &str = "Writer";
+
 /// Writes whole steps; items cover the last steps of all columns.
-#[pyclass(frozen, module = "reverb.core._native")]
+#[pyclass(frozen, extends = QueuedWriter, module = "reverb.core._native")]
 pub(crate) struct Writer {
     core: Local<LegacyWriter>,
 }
 
 impl Writer {
-    pub(crate) fn new(core: LegacyWriter) -> Self {
-        Self { core: Local::new(core) }
+    pub(crate) fn wrap(py: Python<'_>, core: LegacyWriter) -> PyResult<Py<Self>> {
+        let queue = Arc::clone(core.queue());
+        QueuedWriter::create(py, queue, NAME, Self { core: Local::new(core) })
     }
 
     fn check(&self) -> PyResult<()> {
-        self.core.origin().check("Writer").or_raise()
+        self.core.origin().check(NAME).or_raise()
     }
 }
 
@@ -43,11 +49,6 @@ fn append_step(
 
 #[pymethods]
 impl Writer {
-    #[pyo3(signature = (max_pending_bytes))]
-    fn limit_pending(&self, max_pending_bytes: usize) {
-        self.core.queue().limit_pending(max_pending_bytes);
-    }
-
     #[pyo3(signature = (leaves, names))]
     fn append(
         &self,
@@ -159,13 +160,6 @@ impl Writer {
     fn abandon(&self) {
         if self.core.origin().is_here() {
             self.core.abandon();
-        }
-    }
-
-    /// Logs how many items are not confirmed, if any. `how` says how the program left the writer.
-    fn report_unconfirmed(&self, how: &str) {
-        if self.core.origin().is_here() {
-            self.core.queue().report_unconfirmed(how);
         }
     }
 

@@ -49,6 +49,7 @@ mod nest;
 mod new_items;
 mod priority_updates;
 mod process;
+mod queued_writer;
 mod sampler;
 mod security;
 mod selectors;
@@ -86,6 +87,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<aio::client::AsyncClient>()?;
     module.add_class::<aio::call::Call>()?;
     module.add_class::<aio::insertion::Insertion>()?;
+    module.add_class::<queued_writer::QueuedWriter>()?;
     module.add_class::<limiter_hold::RateLimiterHold>()?;
     module.add_class::<coordinator::Coordinator>()?;
     module.add_class::<sampler::Sampler>()?;

@@ -36,7 +36,8 @@ pub(crate) fn parse_row_updates(
     keys: &PyReadonlyArray1<'_, u64>,
     priorities: &PyReadonlyArray1<'_, f64>,
 ) -> PyResult<Vec<(u64, f64)>> {
-    let (keys, priorities) = (keys.as_array(), priorities.as_array());
+    let keys = keys.as_array();
+    let priorities = priorities.as_array();
     if keys.len() != priorities.len() {
         return Err(Error::invalid_argument(format!(
             "keys and priorities must be of the same length, got {} and {}",

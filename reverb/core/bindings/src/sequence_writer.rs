@@ -17,6 +17,7 @@ use crate::error::{OrRaise, in_column};
 use crate::flat_nest::structure_of;
 use crate::nest::Known;
 use crate::process::Local;
+use crate::queued_writer::QueuedWriter;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
 /// Items that a writer creates: the attributes of Python's `SequenceOptions`.
@@ -44,8 +45,11 @@ impl From<SequenceArguments> for SequenceOptions {
     }
 }
 
+/// Name of the class, for errors.
+const NAME: &str = "SequenceWriter";
+
 /// Writes every window of steps. Dropping it closes it and abandons items that were not flushed.
-#[pyclass(frozen, module = "reverb.core._native")]
+#[pyclass(frozen, extends = QueuedWriter, module = "reverb.core._native")]
 pub(crate) struct SequenceWriter {
     core: Local<Arc<Core>>,
     steps: Known<()>,
@@ -83,18 +87,15 @@ fn parse_priorities<'py>(value: &Bound<'py, PyAny>) -> PyResult<Rows<'py, f64>> 
 }
 
 impl SequenceWriter {
-    pub(crate) fn new(core: Core) -> Self {
-        Self { core: Local::new(Arc::new(core)), steps: Known::new(), handle: OnceLock::new() }
-    }
-
-    /// The writer, for a call that outlives this one.
-    pub(crate) fn core(&self) -> PyResult<Arc<Core>> {
-        self.check()?;
-        Ok(Arc::clone(&self.core))
+    pub(crate) fn wrap(py: Python<'_>, core: Core) -> PyResult<Py<Self>> {
+        let queue = Arc::clone(core.queue());
+        let core = Local::new(Arc::new(core));
+        let writer = Self { core, steps: Known::new(), handle: OnceLock::new() };
+        QueuedWriter::create(py, queue, NAME, writer)
     }
 
     fn check(&self) -> PyResult<()> {
-        self.core.origin().check("SequenceWriter").or_raise()
+        self.core.origin().check(NAME).or_raise()
     }
 
     fn store(
@@ -108,7 +109,8 @@ impl SequenceWriter {
     ) -> PyResult<usize> {
         self.core.queue().check().or_raise()?;
         let label = |i: usize| self.core.name_of(labels, i);
-        let (is_last, priorities) = (parse_mask(is_last)?, parse_priorities(priorities)?);
+        let is_last = parse_mask(is_last)?;
+        let priorities = parse_priorities(priorities)?;
         let removal = removal_priorities.map(parse_priorities).transpose()?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
         for (i, leaf) in leaves.iter().enumerate() {
@@ -139,40 +141,11 @@ impl SequenceWriter {
 
 #[pymethods]
 impl SequenceWriter {
-    /// Logs how many items are not confirmed, if any. `how` says how the program left the writer.
-    fn report_unconfirmed(&self, how: &str) {
-        if self.core.origin().is_here() {
-            self.core.queue().report_unconfirmed(how);
-        }
-    }
-
     /// Logs the steps that are in no item, if any.
     fn report_unwritten(&self) {
         if self.core.origin().is_here() {
             self.core.report_unwritten();
         }
-    }
-
-    #[pyo3(signature = (max_pending_bytes))]
-    fn limit_pending(&self, max_pending_bytes: usize) {
-        self.core.queue().limit_pending(max_pending_bytes);
-    }
-
-    /// Returns true if an event loop should make the writer wait; see `AsyncClient.throttle`.
-    #[getter]
-    fn is_over_limit(&self) -> bool {
-        self.core.queue().is_over_limit()
-    }
-
-    #[getter]
-    fn closed(&self) -> bool {
-        self.core.queue().is_closed()
-    }
-
-    /// Number of items that are not confirmed yet.
-    #[getter]
-    fn num_pending(&self) -> usize {
-        if self.core.origin().is_here() { self.core.queue().num_pending() } else { 0 }
     }
 
     #[getter]

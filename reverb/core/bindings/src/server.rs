@@ -51,7 +51,8 @@ pub(crate) struct Config {
 impl Config {
     fn core(self) -> PyResult<reverb_server::Config> {
         let security = self.security.as_ref();
-        let (host, tls) = (self.http_host, security.is_some_and(|it| it.http_tls));
+        let host = self.http_host;
+        let tls = security.is_some_and(|it| it.http_tls);
         let interval = self.checkpoint_interval_s.map(Duration::from_secs_f64);
         Ok(reverb_server::Config {
             load: self.checkpoints.load.clone(),
@@ -190,7 +191,8 @@ impl Server {
         let engines: PyResult<Vec<_>> = tables.iter().map(|table| table.get().engine()).collect();
         let engines = engines?;
         let claims = Claims::new(&tables)?;
-        let (root, group) = (config.checkpoints.root.clone(), config.checkpoints.group.clone());
+        let root = config.checkpoints.root.clone();
+        let group = config.checkpoints.group.clone();
         let is_limited = config.max_bytes.is_some();
         let config = config.core()?;
         let opened = blocking_until_ended(py, move |progress| {

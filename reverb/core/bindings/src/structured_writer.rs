@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The structured writer, for Python.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use reverb_client::StructuredWriter as Core;
@@ -9,18 +11,23 @@ use crate::array::{Leaf, parse_leaves};
 use crate::error::OrRaise;
 use crate::exit;
 use crate::process::{Local, runtime};
+use crate::queued_writer::QueuedWriter;
 use crate::trajectory_writer::label;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
+/// Name of the class, for errors.
+const NAME: &str = "StructuredWriter";
+
 /// Writes steps and creates items by patterns. Dropping it waits for its items, for a bounded time.
-#[pyclass(frozen, module = "reverb.core._native")]
+#[pyclass(frozen, extends = QueuedWriter, module = "reverb.core._native")]
 pub(crate) struct StructuredWriter {
     core: Local<Core>,
 }
 
 impl StructuredWriter {
-    pub(crate) fn new(core: Core) -> Self {
-        Self { core: Local::new(core) }
+    pub(crate) fn wrap(py: Python<'_>, core: Core) -> PyResult<Py<Self>> {
+        let queue = Arc::clone(core.queue());
+        QueuedWriter::create(py, queue, NAME, Self { core: Local::new(core) })
     }
 
     /// Returns true if dropping it may wait: not in a forked child, at the interpreter's exit, or
@@ -32,7 +39,7 @@ impl StructuredWriter {
     }
 
     fn check(&self) -> PyResult<()> {
-        self.core.origin().check("StructuredWriter").or_raise()
+        self.core.origin().check(NAME).or_raise()
     }
 }
 
@@ -47,18 +54,6 @@ impl Drop for StructuredWriter {
 
 #[pymethods]
 impl StructuredWriter {
-    /// Logs how many items are not confirmed, if any. `how` says how the program left the writer.
-    fn report_unconfirmed(&self, how: &str) {
-        if self.core.origin().is_here() {
-            self.core.queue().report_unconfirmed(how);
-        }
-    }
-
-    #[pyo3(signature = (max_pending_bytes))]
-    fn limit_pending(&self, max_pending_bytes: usize) {
-        self.core.queue().limit_pending(max_pending_bytes);
-    }
-
     #[getter]
     fn step_is_open(&self) -> bool {
         self.core.step_is_open()

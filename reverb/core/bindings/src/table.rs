@@ -154,7 +154,8 @@ impl Table {
                 Some(to_signature(&value.or_raise()?).or_raise()?)
             }
         };
-        let (sampler, remover) = (sampler.get().take("sampler")?, remover.get().take("remover")?);
+        let sampler = sampler.get().take("sampler")?;
+        let remover = remover.get().take("remover")?;
         let message = PriorityTableCheckpoint {
             table_name: name,
             sampler: Some(from_selector(sampler)),

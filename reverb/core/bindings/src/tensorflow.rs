@@ -12,9 +12,9 @@ use reverb_client::Client;
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
 
-use crate::connect::{AddressConnector, Options, target_of};
+use crate::client::new_parts;
+use crate::connect::target_of;
 use crate::locks::Visit;
-use crate::process::runtime;
 
 /// Time that an op waits while no server answers; the default of `reverb.Client`.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -74,13 +74,10 @@ fn client_of(clients: &mut HashMap<String, Entry>, address: &str) -> Result<Arc<
     let environment = Environment::now();
     // Ops have an address and nothing else; the environment has the rest.
     let security = Credentials::default().open(&target_of(address)?, environment.clone())?;
-    let (keepalive, runtime) = (Keepalive::default(), runtime().handle().clone());
-    let connect_timeout = CONNECT_TIMEOUT;
-    let options = Options { connect_timeout, keepalive, security, runtime: runtime.clone() };
-    let connector = Box::new(AddressConnector::new(address, options)?);
-    let client = Client::new(address, connector, connect_timeout, runtime);
-    let client = Arc::new(client);
-    let (used, compared) = (Instant::now(), Instant::now());
+    let parts = new_parts(address, CONNECT_TIMEOUT, Keepalive::default(), security)?;
+    let client = parts.core;
+    let used = Instant::now();
+    let compared = Instant::now();
     let entry = Entry { client: Arc::clone(&client), used, environment, compared };
     clients.insert(address.to_owned(), entry);
     Ok(client)

@@ -21,11 +21,15 @@ use crate::flat_nest::{ColumnNames as FlatNames, structure_of};
 use crate::locks::Visit;
 use crate::nest::{Known, Leaves, Structure};
 use crate::process::Local;
+use crate::queued_writer::QueuedWriter;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
+
+/// Name of the class, for errors.
+const NAME: &str = "TrajectoryWriter";
 
 /// Writes steps and items over them. Dropping it closes it and abandons items that were not
 /// flushed.
-#[pyclass(frozen, module = "reverb.core._native")]
+#[pyclass(frozen, extends = QueuedWriter, module = "reverb.core._native")]
 pub(crate) struct TrajectoryWriter {
     core: Arc<Local<Core>>,
     state: Mutex<State>,
@@ -45,13 +49,15 @@ struct State {
 }
 
 impl TrajectoryWriter {
-    pub(crate) fn new(core: Core) -> Self {
-        Self {
+    pub(crate) fn wrap(py: Python<'_>, core: Core) -> PyResult<Py<Self>> {
+        let queue = Arc::clone(core.queue());
+        let writer = Self {
             core: Arc::new(Local::new(core)),
             state: Mutex::default(),
             steps: Known::new(),
             trajectories: Known::new(),
-        }
+        };
+        QueuedWriter::create(py, queue, NAME, writer)
     }
 
     /// The writer, for a call that outlives this one.
@@ -61,7 +67,7 @@ impl TrajectoryWriter {
     }
 
     fn check(&self) -> PyResult<()> {
-        self.core.origin().check("TrajectoryWriter").or_raise()
+        self.core.origin().check(NAME).or_raise()
     }
 
     fn label(&self, column: usize) -> String {
@@ -182,35 +188,6 @@ impl Drop for TrajectoryWriter {
 
 #[pymethods]
 impl TrajectoryWriter {
-    /// Logs how many items are not confirmed, if any. `how` says how the program left the writer.
-    fn report_unconfirmed(&self, how: &str) {
-        if self.core.origin().is_here() {
-            self.core.queue().report_unconfirmed(how);
-        }
-    }
-
-    #[pyo3(signature = (max_pending_bytes))]
-    fn limit_pending(&self, max_pending_bytes: usize) {
-        self.core.queue().limit_pending(max_pending_bytes);
-    }
-
-    /// Returns true if an event loop should make the writer wait; see `AsyncClient.throttle`.
-    #[getter]
-    fn is_over_limit(&self) -> bool {
-        self.core.queue().is_over_limit()
-    }
-
-    #[getter]
-    fn closed(&self) -> bool {
-        self.core.queue().is_closed()
-    }
-
-    /// Number of items that are not confirmed yet.
-    #[getter]
-    fn num_pending(&self) -> usize {
-        if self.core.origin().is_here() { self.core.queue().num_pending() } else { 0 }
-    }
-
     #[getter]
     fn episode_steps(&self) -> u64 {
         self.core.history().visit(|history| history.episode_steps())

@@ -75,7 +75,8 @@ pub async fn serve<S: Site>(
             }
         };
         let connection = connections.open().await;
-        let (site, hosts) = (Arc::clone(&site), Arc::clone(&hosts));
+        let site = Arc::clone(&site);
+        let hosts = Arc::clone(&hosts);
         let connections = Arc::clone(&connections);
         let tls = tls.clone();
         tasks.spawn(async move {

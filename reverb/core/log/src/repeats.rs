@@ -144,7 +144,8 @@ mod tests {
 
     #[test]
     fn one_warning_a_minute_is_told_with_the_number_of_the_others() {
-        let (mut repeats, start) = (Repeats::default(), start());
+        let mut repeats = Repeats::default();
+        let start = start();
         let first = repeats.take(warning("refused", "", 0), start).unwrap();
         assert_eq!((first.text("repeats"), repeats.next_due()), ("", None));
         for peer in 1..10 {
@@ -164,7 +165,8 @@ mod tests {
 
     #[test]
     fn other_words_tables_and_levels_are_told() {
-        let (mut repeats, start) = (Repeats::default(), start());
+        let mut repeats = Repeats::default();
+        let start = start();
         assert!(repeats.take(warning("full", "a", 0), start).is_some());
         assert!(repeats.take(warning("full", "b", 0), start).is_some());
         assert!(repeats.take(warning("empty", "a", 0), start).is_some());
@@ -176,7 +178,8 @@ mod tests {
 
     #[test]
     fn a_warning_that_comes_before_the_count_is_told_brings_it() {
-        let (mut repeats, start) = (Repeats::default(), start());
+        let mut repeats = Repeats::default();
+        let start = start();
         repeats.take(warning("full", "a", 0), start);
         repeats.take(warning("full", "a", 0), start);
         let logged = repeats.take(warning("full", "a", 0), start + INTERVAL).unwrap();
@@ -185,7 +188,8 @@ mod tests {
 
     #[test]
     fn what_is_held_back_can_be_told_at_once() {
-        let (mut repeats, start) = (Repeats::default(), start());
+        let mut repeats = Repeats::default();
+        let start = start();
         repeats.take(warning("full", "a", 0), start);
         repeats.take(warning("full", "a", 0), start);
         assert_eq!(repeats.all()[0].text("repeats"), "1");
@@ -195,7 +199,8 @@ mod tests {
 
     #[test]
     fn any_number_of_different_warnings_takes_little() {
-        let (mut repeats, start) = (Repeats::default(), start());
+        let mut repeats = Repeats::default();
+        let start = start();
         let logged = |repeats: &mut Repeats, from, at| {
             let lines = (from..from + 5_000).map(|i| warning(&format!("name {i}"), "", 0));
             lines.filter_map(|line| repeats.take(line, at)).count()

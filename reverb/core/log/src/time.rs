@@ -24,7 +24,8 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
 /// Algorithms", `civil_from_days`: eras of 400 years, and years that begin in March.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
+    let era = days / 146_097;
+    let day = days % 146_097;
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;

@@ -78,7 +78,8 @@ impl Keepalive {
             if LIMITS_S.contains(&seconds) {
                 return Ok(Duration::from_secs_f64(seconds));
             }
-            let (least, most) = (LIMITS_S.start(), LIMITS_S.end());
+            let least = LIMITS_S.start();
+            let most = LIMITS_S.end();
             Err(Error::invalid_argument(format!(
                 "{name} must be from {least} to {most} seconds{or}, got {seconds}"
             )))

@@ -177,7 +177,8 @@ mod tests {
 
     #[test]
     fn segments_read_like_one_buffer() {
-        let (large, small) = (Bytes::from(vec![7; 5000]), Bytes::from(vec![8; 10]));
+        let large = Bytes::from(vec![7; 5000]);
+        let small = Bytes::from(vec![8; 10]);
         let mut builder = MessageBuilder::with_capacity(0);
         builder.out().extend_from_slice(b"ab");
         builder.put_shared(&large);

@@ -60,7 +60,8 @@ fn cannot_write(path: &Path, error: &io::Error) -> Error {
 
 fn make(names: &[String], days: i64) -> std::result::Result<[String; 4], rcgen::Error> {
     let now = OffsetDateTime::now_utc();
-    let (not_before, not_after) = (now - BEFORE, now + Duration::days(days));
+    let not_before = now - BEFORE;
+    let not_after = now + Duration::days(days);
     let mut ca = CertificateParams::default();
     ca.distinguished_name = named("reverb trial CA");
     ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -213,7 +213,8 @@ enum Certificates {
 
 impl Contents {
     fn config(&self, certificates: Certificates) -> Result<ServerConfig> {
-        let (chain, key) = (self.cert.certificates()?, self.key.key()?);
+        let chain = self.cert.certificates()?;
+        let key = self.key.key()?;
         let provider = provider();
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(VERSIONS)

@@ -44,7 +44,8 @@ impl Attrs {
         let mut attrs = HashMap::new();
         for field in fields(node_def)? {
             let (5, Field::Bytes(entry)) = field else { continue };
-            let (mut name, mut value) = (String::new(), Vec::new());
+            let mut name = String::new();
+            let mut value = Vec::new();
             for field in fields(entry)? {
                 match field {
                     (1, Field::Bytes(bytes)) => name = String::from_utf8_lossy(bytes).into_owned(),

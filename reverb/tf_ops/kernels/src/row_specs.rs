@@ -26,7 +26,9 @@ pub(crate) struct RowSpecs {
 impl RowSpecs {
     /// Compares the specs with the signature of the table.
     pub(crate) fn check_signature(&self, signature: &Signature) -> Result<()> {
-        let (table, requested, known) = (&self.table, self.columns.len(), signature.0.len());
+        let table = &self.table;
+        let requested = self.columns.len();
+        let known = signature.0.len();
         if requested != known {
             return Err(Error::invalid_argument(format!(
                 "Inconsistent number of tensors requested from table '{table}'.  Requested {requested} tensors, but \
@@ -143,7 +145,8 @@ impl RowSpecs {
     }
 
     pub(crate) fn check_num_columns(&self, trajectory: &Trajectory) -> Outcome<()> {
-        let (expected, found) = (self.columns.len(), trajectory.num_columns());
+        let expected = self.columns.len();
+        let found = trajectory.num_columns();
         if expected == found {
             return Ok(());
         }

@@ -54,7 +54,8 @@ impl Infos {
         let keys = self.keys.iter().map(|value| value.to_ne_bytes());
         let sizes = self.table_sizes.iter().map(|value| value.to_ne_bytes());
         let times = self.times_sampled.iter().map(|value| value.to_ne_bytes());
-        let (probabilities, priorities) = (eight(&self.probabilities), eight(&self.priorities));
+        let probabilities = eight(&self.probabilities);
+        let priorities = eight(&self.priorities);
         context.set_output(first, Output::numbers(DType::UInt64, shape(), keys)?)?;
         context.set_output(
             first + 1,
@@ -95,7 +96,8 @@ impl Rows {
             }
         });
         let columns = columns.collect::<Outcome<_>>()?;
-        let (infos, windows) = (Infos::with_capacity(0), Windows::of(specs.window, &[]));
+        let infos = Infos::with_capacity(0);
+        let windows = Windows::of(specs.window, &[]);
         Ok(Self { infos, columns, windows, num_items: 0 })
     }
 

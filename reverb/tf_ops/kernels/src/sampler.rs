@@ -58,14 +58,16 @@ impl RowRequest {
 
 /// Starts a sampler and returns its handle.
 pub(crate) fn open(client: &Arc<Client>, specs: RowSpecs, options: SamplerOptions) -> i64 {
-    let (specs, notifier) = (Arc::new(specs), Arc::new(Notifier::default()));
+    let specs = Arc::new(specs);
+    let notifier = Arc::new(Notifier::default());
     let before = learn_signature(Arc::clone(client), Arc::clone(&specs), Arc::clone(&notifier));
     let on_ready = {
         let notifier = Arc::clone(&notifier);
         move || notifier.notify()
     };
     let sampler = Sampler::start(client, &specs.table, options, before, on_ready);
-    let (held, held_steps) = (Mutex::default(), Mutex::default());
+    let held = Mutex::default();
+    let held_steps = Mutex::default();
     OPEN.add(Arc::new(OpenSampler { sampler, specs, notifier, held, held_steps }))
 }
 
@@ -210,7 +212,8 @@ impl OpenSampler {
         request: RowRequest,
         held: &mut StepQueue,
     ) -> Result<Option<TakeOutcome>> {
-        let (mut items, mut lacking) = (Vec::new(), false);
+        let mut items = Vec::new();
+        let mut lacking = false;
         while !held.is_ready(request.rows, request.exact) {
             let missing = held.num_missing_items(request.steps()).min(request.rows);
             let taken = self.sampler.take(missing, request.exact, &mut items)?;

@@ -71,7 +71,8 @@ pub(crate) unsafe fn read(place: &[u8; SIZE]) -> &[u8] {
         LARGE => (word(place, 16) as *const u8, word(place, 0) >> 2),
         VIEW => (word(place, 8) as *const u8, word(place, 0) >> 2),
         OFFSET => {
-            let (length, offset) = (half_word(place, 0) >> 2, half_word(place, 4));
+            let length = half_word(place, 0) >> 2;
+            let offset = half_word(place, 4);
             (place.as_ptr().wrapping_add(offset as usize), length as usize)
         }
         _ => {

@@ -321,7 +321,8 @@ impl Output {
     /// A `TF_Tensor` that owns the memory.
     pub(crate) fn into_tensor(mut self) -> Outcome<Opaque> {
         let dims: Dims = self.shape.iter().map(|&dim| dim as i64).collect();
-        let (number, length) = (self.dtype.number(), self.contents.length);
+        let number = self.dtype.number();
+        let length = self.contents.length;
         let start = self.contents.bytes_mut().as_mut_ptr();
         let contents = Box::into_raw(Box::new(self.contents));
         // SAFETY: the memory lives until TensorFlow calls the deallocator with `contents`. It calls

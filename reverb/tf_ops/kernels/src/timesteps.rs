@@ -124,7 +124,9 @@ impl StepQueue {
 
     /// The next steps: `rows` of them, or fewer if there are not enough.
     fn parts(&self, rows: usize) -> Vec<Part> {
-        let (mut parts, mut missing, mut first) = (Vec::new(), rows, self.given);
+        let mut parts = Vec::new();
+        let mut missing = rows;
+        let mut first = self.given;
         for (item, Item { steps, .. }) in self.items.iter().enumerate() {
             let count = missing.min(steps - first);
             if count == 0 {
@@ -227,7 +229,8 @@ fn is_in_place(trajectory: &Trajectory, column: &Column<'_>, part: &Part) -> Res
 
 /// The slices of a column that hold a part's steps.
 fn slices(column: &Column<'_>, part: &Part) -> impl Iterator<Item = Slice> {
-    let (mut skipped, mut missing) = (part.first, part.count);
+    let mut skipped = part.first;
+    let mut missing = part.count;
     column.slices().filter_map(move |mut slice| {
         let before = skipped.min(slice.length);
         skipped -= before;

@@ -68,9 +68,11 @@ mod tests {
 
     #[test]
     fn a_notification_wakes_a_waiting_thread() {
-        let (notifier, done) = (Arc::new(Notifier::default()), Arc::new(AtomicBool::new(false)));
+        let notifier = Arc::new(Notifier::default());
+        let done = Arc::new(AtomicBool::new(false));
         let waiting = {
-            let (notifier, done) = (Arc::clone(&notifier), Arc::clone(&done));
+            let notifier = Arc::clone(&notifier);
+            let done = Arc::clone(&done);
             std::thread::spawn(move || {
                 notifier.wait(Duration::from_secs(60), || done.load(Ordering::Acquire).then_some(7))
             })

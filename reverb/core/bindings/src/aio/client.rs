@@ -20,7 +20,6 @@ use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use super::call::{Answer, Call, Kept, Taken, answer, poll_now};
 use super::completions::Completions;
 use super::insertion::Insertion;
-use super::writers::AnyWriter;
 use crate::batch::Lent;
 use crate::batch_options::BatchOptions;
 use crate::batched_writer::BatchedTrajectoryWriter;
@@ -33,6 +32,7 @@ use crate::locks::Visit;
 use crate::new_items::{add_item, add_rows, item_priorities, row_priorities};
 use crate::priority_updates::{parse_mutation, parse_row_updates};
 use crate::process::{Local, Origin};
+use crate::queued_writer::QueuedWriter;
 use crate::sampler::{Sampler, with_samples};
 use crate::sequence_writer::{SequenceArguments, SequenceWriter};
 use crate::shard_row::ShardRow;
@@ -351,7 +351,8 @@ impl AsyncClient {
         request: BatchOptions,
         keys: PyReadonlyArray1<'_, u64>,
     ) -> PyResult<Py<PyAny>> {
-        let (core, keys) = (self.client.get().core()?, keys.as_array().to_vec());
+        let core = self.client.get().core()?;
+        let keys = keys.as_array().to_vec();
         let fetching = async move {
             let (items, batch) = core.fetch(&request.request(), &keys).await?;
             Ok((request, items, batch))
@@ -398,7 +399,7 @@ impl AsyncClient {
         };
         self.start(py, made, |py, writer| {
             writer.queue().leave_throttling_to_caller();
-            Ok(Py::new(py, TrajectoryWriter::new(writer))?.into_any())
+            Ok(TrajectoryWriter::wrap(py, writer)?.into_any())
         })
     }
 
@@ -418,7 +419,7 @@ impl AsyncClient {
         };
         self.start(py, made, |py, writer| {
             writer.queue().leave_throttling_to_caller();
-            Ok(Py::new(py, BatchedTrajectoryWriter::new(writer))?.into_any())
+            Ok(BatchedTrajectoryWriter::wrap(py, writer)?.into_any())
         })
     }
 
@@ -436,7 +437,7 @@ impl AsyncClient {
         };
         self.start(py, made, |py, writer| {
             writer.queue().leave_throttling_to_caller();
-            Ok(Py::new(py, SequenceWriter::new(writer))?.into_any())
+            Ok(SequenceWriter::wrap(py, writer)?.into_any())
         })
     }
 
@@ -444,13 +445,13 @@ impl AsyncClient {
     fn flush(
         &self,
         py: Python<'_>,
-        writer: AnyWriter<'_>,
+        writer: &Bound<'_, QueuedWriter>,
         block_until_num_items: usize,
         timeout_ms: Option<i64>,
     ) -> PyResult<Py<PyAny>> {
-        let core = writer.core()?;
+        let queue = writer.get().queue().or_raise()?;
         let limit = timeout(timeout_ms);
-        self.start(py, async move { core.queue().flush(block_until_num_items, limit).await }, none)
+        self.start(py, async move { queue.flush(block_until_num_items, limit).await }, none)
     }
 
     #[pyo3(signature = (writer, clear_buffers, timeout_ms))]
@@ -467,8 +468,8 @@ impl AsyncClient {
     }
 
     /// Waits while a writer is faster than its connection.
-    fn throttle(&self, py: Python<'_>, writer: AnyWriter<'_>) -> PyResult<Py<PyAny>> {
-        let core = writer.core()?;
-        self.start(py, async move { core.queue().throttle().await }, none)
+    fn throttle(&self, py: Python<'_>, writer: &Bound<'_, QueuedWriter>) -> PyResult<Py<PyAny>> {
+        let queue = writer.get().queue().or_raise()?;
+        self.start(py, async move { queue.throttle().await }, none)
     }
 }

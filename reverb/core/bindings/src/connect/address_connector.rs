@@ -11,6 +11,8 @@ use reverb_shards::group::Group;
 use reverb_shards::transport::GroupTransport;
 use reverb_wire::transport::Transport;
 
+use crate::process::runtime;
+
 use super::server_connector::{Options, ServerConnector};
 use super::shard_connector::ShardConnector;
 
@@ -89,7 +91,7 @@ impl Connector for AddressConnector {
 /// `InvalidArgument` for an address that is not that of a group.
 pub(crate) fn group_of(address: &str, options: Options) -> Result<Arc<Group>> {
     let parsed = GroupAddress::parse(address)?;
-    let runtime = options.runtime.clone();
+    let runtime = runtime().handle().clone();
     Ok(Group::new(address, parsed, Box::new(ShardConnector(options)), runtime))
 }
 

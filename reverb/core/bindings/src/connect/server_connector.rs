@@ -14,7 +14,8 @@ use reverb_server::{local_has_ended, local_shard, local_shard_of_socket};
 use reverb_wire::GrpcTransport;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::Transport;
-use tokio::runtime::Handle;
+
+use crate::process::runtime;
 
 /// Options for connecting to an address.
 #[derive(Debug, Clone)]
@@ -25,8 +26,6 @@ pub(crate) struct Options {
     pub(crate) keepalive: Keepalive,
     /// TLS and token.
     pub(crate) security: Security,
-    /// Runtime for the connections.
-    pub(crate) runtime: Handle,
 }
 
 /// Transport to the servers of an address. Each use checks whether a server of this process listens
@@ -104,8 +103,8 @@ impl ServerConnector {
         if let Some(remote) = self.remote.get() {
             return Ok(Arc::clone(remote));
         }
-        let Options { connect_timeout, keepalive, security, runtime } = &self.options;
-        let _entered = runtime.enter();
+        let Options { connect_timeout, keepalive, security } = &self.options;
+        let _entered = runtime().enter();
         let remote = GrpcTransport::new(&self.address)?;
         let remote = remote.with_connect_timeout(*connect_timeout).with_keepalive(*keepalive);
         let remote = Arc::new(remote.with_security(security.clone()));

@@ -89,7 +89,7 @@ impl StructuredWriter {
     }
 
     /// The items in flight.
-    pub fn queue(&self) -> &SendQueue {
+    pub fn queue(&self) -> &Arc<SendQueue> {
         &self.queue
     }
 

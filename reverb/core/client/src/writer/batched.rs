@@ -110,7 +110,7 @@ impl BatchedWriter {
     }
 
     /// The items in flight.
-    pub fn queue(&self) -> &SendQueue {
+    pub fn queue(&self) -> &Arc<SendQueue> {
         &self.queue
     }
 

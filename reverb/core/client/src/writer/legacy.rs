@@ -85,7 +85,7 @@ impl LegacyWriter {
     }
 
     /// The items in flight.
-    pub fn queue(&self) -> &SendQueue {
+    pub fn queue(&self) -> &Arc<SendQueue> {
         &self.queue
     }
 

@@ -172,7 +172,7 @@ impl SequenceWriter {
     }
 
     /// The items in flight.
-    pub fn queue(&self) -> &SendQueue {
+    pub fn queue(&self) -> &Arc<SendQueue> {
         &self.queue
     }
 

@@ -57,7 +57,7 @@ impl TrajectoryWriter {
     }
 
     /// The items in flight.
-    pub fn queue(&self) -> &SendQueue {
+    pub fn queue(&self) -> &Arc<SendQueue> {
         &self.queue
     }
 

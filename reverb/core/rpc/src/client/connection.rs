@@ -268,7 +268,8 @@ impl Server {
                 Err(error) => closed(error),
             }),
         };
-        let (task, peer) = (Arc::<SharedTask>::default(), self.peer.clone());
+        let task = Arc::<SharedTask>::default();
+        let peer = self.peer.clone();
         let driven = {
             let peer = peer.clone();
             // The calls on the connection report its end.

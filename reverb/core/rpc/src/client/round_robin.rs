@@ -47,7 +47,8 @@ mod tests {
     fn each_kind_of_call_goes_to_all_in_turn() {
         for num_servers in 1..5 {
             let turns = RoundRobin::new();
-            let (mut inserts, mut infos) = (Vec::new(), Vec::new());
+            let mut inserts = Vec::new();
+            let mut infos = Vec::new();
             for _ in 0..num_servers {
                 infos.push(turns.next("info", num_servers));
                 infos.push(turns.next("info", num_servers));

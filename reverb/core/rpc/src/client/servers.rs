@@ -106,7 +106,8 @@ impl Servers {
         let rotated = || servers[first..].iter().chain(&servers[..first]);
         let (tried_last, tried_first): (Vec<_>, Vec<_>) =
             rotated().partition(|server| servers.len() > 1 && server.is_backing_off());
-        let (mut failures, mut is_lasting) = (Vec::new(), true);
+        let mut failures = Vec::new();
+        let mut is_lasting = true;
         for server in tried_first.into_iter().chain(tried_last) {
             match server.connection(each, &self.options).await {
                 Ok(connection) => return Ok(connection),

@@ -61,7 +61,8 @@ pub(crate) enum Inflated {
 
 /// The message is assembled once, at the end: a growing buffer would take twice as much.
 fn inflate(mut reader: impl Read, limit: usize) -> Result<Inflated> {
-    let (mut pieces, mut length) = (Vec::new(), 0);
+    let mut pieces = Vec::new();
+    let mut length = 0;
     loop {
         let mut piece = Vec::new();
         reader.by_ref().take(PIECE_BYTES).read_to_end(&mut piece).map_err(|error| {

@@ -105,7 +105,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_connection_is_told_and_then_closed() {
-        let (all, began) = (Arc::default(), Instant::now());
+        let all = Arc::default();
+        let began = Instant::now();
         let mut silent = admissions(&all, true);
         assert_eq!(silent.must_go(GRACE).await, Departure::Soon);
         assert_eq!(began.elapsed().as_secs(), 20);

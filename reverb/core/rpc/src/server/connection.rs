@@ -293,14 +293,16 @@ async fn serve_streams<H: Handler>(
 ) -> std::result::Result<(), h2::Error> {
     let Open { mut connection, reading_pause, liveness, peer, lacks_tls, newcomer, _room } = opened;
     let PortOptions { keepalive, tls, outgoing, .. } = &shared.options;
-    let (outgoing, unread) = (OutgoingOfConnection::new(outgoing), UnreadBytes::default());
+    let outgoing = OutgoingOfConnection::new(outgoing);
+    let unread = UnreadBytes::default();
     let pings = connection.ping_pong().expect("it is taken only here");
     let mut gone = pin!(keepalive.watch(pings, &liveness));
     let max_age = tls.as_ref().filter(|_| peer.is_encrypted()).and_then(|it| it.max_connection_age);
     let mut renewal = max_age.map(|age| Instant::now() + age);
     let mut admissions = Admissions::new(newcomer, shared.is_guarded());
     let mut review = shared.is_guarded().then(|| Instant::now() + REVIEW_INTERVAL);
-    let (turns, mut begun) = (Turns::new(), 0);
+    let turns = Turns::new();
+    let mut begun = 0;
     let mut deadline = None;
     loop {
         let accepted = tokio::select! {
@@ -426,7 +428,8 @@ fn begin_call<H: Handler>(
         }
     };
     let call = liveness.open_call();
-    let (shared, peer) = (Arc::clone(shared), Arc::clone(peer));
+    let shared = Arc::clone(shared);
+    let peer = Arc::clone(peer);
     let unread = shared.options.limits.unread_timeout;
     let span = tracing::debug_span!("call", method = request.uri().path());
     let call = async move {

@@ -231,7 +231,8 @@ pub async fn serve<H: Handler>(
             Ok((socket, peer)) => {
                 // Costs nothing unless debug lines are shown.
                 let span = tracing::debug_span!("connection", %peer);
-                let (file, newest) = (shared.files.open(), socket.file_number());
+                let file = shared.files.open();
+                let newest = socket.file_number();
                 let Ok(handshake) = shared.stop.or(shared.handshakes.begin()).await else { break };
                 let begun = (file, handshake);
                 let connection = connection::serve(socket, peer, begun, Arc::clone(&shared));

@@ -133,7 +133,8 @@ pub(super) struct OutgoingOfConnection {
 impl OutgoingOfConnection {
     pub(super) fn new(all: &Arc<Outgoing>) -> Arc<Self> {
         let [long_list, large_item] = [1, 1].map(|one| Arc::new(Semaphore::new(one)));
-        let (all, limits) = (Arc::clone(all), CONNECTION_BYTES.limits());
+        let all = Arc::clone(all);
+        let limits = CONNECTION_BYTES.limits();
         Arc::new(Self { all, limits, long_list, large_item })
     }
 }
@@ -296,7 +297,8 @@ mod tests {
     async fn without_room_each_stream_has_one_pass_and_a_connection_one_list() {
         let all = Outgoing::new(64 * MIB);
         let connection = OutgoingOfConnection::new(&all);
-        let (one, other) = (Outbox::new(&connection), Outbox::new(&connection));
+        let one = Outbox::new(&connection);
+        let other = Outbox::new(&connection);
         let room = one.room_or_pass(Content::Message, 12 * MIB).await;
         assert!(!room.is_pass());
         let mut pass = one.room_or_pass(Content::Message, 10).await;
@@ -323,7 +325,8 @@ mod tests {
     #[tokio::test]
     async fn one_large_item_of_a_connection_passes_without_room() {
         let connection = OutgoingOfConnection::new(&Outgoing::new(64 * MIB));
-        let (one, other) = (Outbox::new(&connection), Outbox::new(&connection));
+        let one = Outbox::new(&connection);
+        let other = Outbox::new(&connection);
         let room = one.room(Content::Message, 12 * MIB).await;
         let large = one.room_or_large_pass(MIB).await;
         assert!(large.is_pass() && one.room_or_pass(Content::Message, 10).await.is_pass());
@@ -346,7 +349,8 @@ mod tests {
     #[tokio::test]
     async fn all_connections_share_the_room_of_the_server() {
         let all = Outgoing::new(16 * MIB);
-        let (one, other) = (outbox(&all), outbox(&all));
+        let one = outbox(&all);
+        let other = outbox(&all);
         let room = one.try_room(Content::Message, 12 * MIB).unwrap();
         assert!(other.try_room(Content::Message, 1).is_none());
         assert!(other.room_or_pass(Content::Message, 1).await.is_pass());

@@ -131,7 +131,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failed_calls_are_answered_one_after_the_other_and_ten_are_the_last() {
-        let (peer, began) = (peer(Encryption::Cleartext), Instant::now());
+        let peer = peer(Encryption::Cleartext);
+        let began = Instant::now();
         for number in 1..=MAX_FAILURES {
             assert!(!peer.has_failed_often());
             assert_eq!(peer.count_failure(), began + FAILURE_DELAY * number as u32);

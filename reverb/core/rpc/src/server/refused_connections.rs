@@ -79,7 +79,8 @@ pub(super) fn goaway(reason: h2::Reason, text: &str) -> Vec<u8> {
     let reason = u32::from(reason).to_be_bytes();
     let length = LAST_STREAM.len() + reason.len() + text.len();
     let [_, length @ ..] = u32::try_from(length).expect("the text is short").to_be_bytes();
-    let (flags, stream) = ([0], [0; 4]);
+    let flags = [0];
+    let stream = [0; 4];
     [&length[..], &[GOAWAY], &flags, &stream, &LAST_STREAM, &reason, text.as_bytes()].concat()
 }
 

@@ -60,7 +60,8 @@ impl Responder {
         unread_timeout: Duration,
         outbox: Outbox,
     ) -> Self {
-        let (state, peer) = (State::BeforeHeaders(response), Arc::clone(peer));
+        let state = State::BeforeHeaders(response);
+        let peer = Arc::clone(peer);
         let client = client_name(request);
         Self {
             state,
@@ -164,7 +165,8 @@ impl Responder {
     /// Ends the call of a reader that does not read.
     fn cut_off(&self) -> Error {
         let limit = self.unread_timeout.as_secs_f64();
-        let (peer, client) = (self.peer.name().trim_start_matches("client "), &self.client);
+        let peer = self.peer.name().trim_start_matches("client ");
+        let client = &self.client;
         tracing::warn!(
             peer,
             client,

@@ -183,7 +183,8 @@ mod tests {
     #[test]
     fn connections_are_counted_until_they_close() {
         let traffic = Arc::new(Traffic::new(Vec::new()));
-        let (first, second) = (traffic.open(), traffic.open());
+        let first = traffic.open();
+        let second = traffic.open();
         assert_eq!(traffic.connections(), 2);
         drop(first);
         assert_eq!(traffic.connections(), 1);

@@ -92,7 +92,8 @@ fn make_directory(directory: &Path) -> io::Result<()> {
 /// Checks the owner and mode of a directory: with write access, others could replace the server's
 /// socket by their own.
 fn check_directory(directory: &Metadata, user: u32) -> std::result::Result<(), String> {
-    let (owner, mode) = (directory.uid(), directory.mode() & 0o7777);
+    let owner = directory.uid();
+    let mode = directory.mode() & 0o7777;
     if owner != user && owner != 0 {
         return Err(format!(
             "belongs to user {owner}, who could replace the socket: take a directory of user {user}"

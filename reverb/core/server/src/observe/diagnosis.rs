@@ -163,7 +163,8 @@ impl<'a> Case<'a> {
 
     /// The state, the sentences about the server, and the wait reason.
     fn decide(&self) -> (State, String, Option<&'a WaitReason>) {
-        let (inserts, samples) = (self.inserts_wait_for, self.samples_wait_for);
+        let inserts = self.inserts_wait_for;
+        let samples = self.samples_wait_for;
         if let Some(by) = &self.around.draining {
             return (State::Draining, format!("The server ends its streams, for {by}."), None);
         }
@@ -215,7 +216,8 @@ impl<'a> Case<'a> {
             return format!("Neither can go on: samples wait for inserts. {memory}");
         }
         let cause = |reason: Option<&WaitReason>| reason.map_or(String::new(), WaitReason::cause);
-        let (samples, inserts) = (cause(self.samples_wait_for), cause(self.inserts_wait_for));
+        let samples = cause(self.samples_wait_for);
+        let inserts = cause(self.inserts_wait_for);
         let (window, help) = match self.samples_wait_for {
             Some(WaitReason::Window(held)) => (
                 format!(" {}", held.describe_window()),
@@ -315,7 +317,8 @@ impl<'a> Case<'a> {
 
     fn share_of_time(&self, share: impl Fn(&Rates) -> f64) -> String {
         self.around.rates.as_ref().map_or_else(String::new, |rates| {
-            let (percent, time) = (share(rates) * 100.0, rates.seconds.round());
+            let percent = share(rates) * 100.0;
+            let time = rates.seconds.round();
             format!("; {percent:.0} % of the last {time:.0} s was waiting")
         })
     }

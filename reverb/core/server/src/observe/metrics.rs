@@ -240,7 +240,8 @@ impl OfTables<'_> {
     /// One series for each table and each value of another label.
     fn split<const PARTS: usize>(
         &mut self,
-        (name, kind): (&'static str, Kind),
+        name: &'static str,
+        kind: Kind,
         help: &str,
         label: &'static str,
         values: impl Fn(&TableStatus) -> [(&'static str, f64); PARTS],
@@ -256,11 +257,12 @@ impl OfTables<'_> {
     /// One series for inserts and one for samples.
     fn sides(
         &mut self,
-        family: (&'static str, Kind),
+        name: &'static str,
+        kind: Kind,
         help: &str,
         value: impl Fn(&SideStatus) -> f64,
     ) {
-        self.split(family, help, "side", |table| {
+        self.split(name, kind, help, "side", |table| {
             sides(table).map(|(name, side)| (name, side.map_or(0.0, &value)))
         });
     }
@@ -272,26 +274,28 @@ fn sides(table: &TableStatus) -> [(&'static str, Option<&SideStatus>); 2] {
 
 fn tables(text: &mut Text, tables: &[TableStatus]) {
     let mut all = OfTables { text, tables };
-    all.gauge("reverb_table_items", "Number of items.", |it| it.num_items as f64);
-    all.gauge("reverb_table_max_items", "max_size.", |it| it.max_items as f64);
-    all.gauge("reverb_table_bytes", "Bytes of items and their chunks.", |it| it.bytes as f64);
-    all.gauge("reverb_table_max_bytes", "max_bytes.", |it| limit(it.max_bytes));
+    all.gauge("reverb_table_items", "Number of items.", |table| table.num_items as f64);
+    all.gauge("reverb_table_max_items", "max_size.", |table| table.max_items as f64);
+    all.gauge("reverb_table_bytes", "Bytes of items and their chunks.", |table| table.bytes as f64);
+    all.gauge("reverb_table_max_bytes", "max_bytes.", |table| limit(table.max_bytes));
     all.gauge(
         "reverb_table_forecast_bytes",
         "Forecast of the bytes of the table with max_size items; NaN if unknown.",
-        |it| if it.forecast_bytes > 0 { it.forecast_bytes as f64 } else { f64::NAN },
+        |table| if table.forecast_bytes > 0 { table.forecast_bytes as f64 } else { f64::NAN },
     );
-    all.gauge("reverb_table_chunks", "Number of different chunks.", |it| it.num_chunks as f64);
-    all.gauge("reverb_table_episodes", "Episodes of the items.", |it| it.num_episodes as f64);
+    all.gauge("reverb_table_chunks", "Number of different chunks.", |table| {
+        table.num_chunks as f64
+    });
+    all.gauge("reverb_table_episodes", "Episodes of the items.", |table| table.num_episodes as f64);
     all.gauge(
         "reverb_table_mass",
         "Sum of the weights of all items; NaN if the sampler has no weights.",
-        |it| it.mass.unwrap_or(f64::NAN),
+        |table| table.mass.unwrap_or(f64::NAN),
     );
-    all.counter("reverb_table_inserts_total", "Items added.", |it| it.num_inserts as f64);
-    all.counter("reverb_table_samples_total", "Items sampled.", |it| it.num_samples as f64);
-    all.counter("reverb_table_priority_updates_total", "Items that got a new priority.", |it| {
-        it.num_priority_updates as f64
+    all.counter("reverb_table_inserts_total", "Items added.", |table| table.num_inserts as f64);
+    all.counter("reverb_table_samples_total", "Items sampled.", |table| table.num_samples as f64);
+    all.counter("reverb_table_priority_updates_total", "Items that got a new priority.", |table| {
+        table.num_priority_updates as f64
     });
     removals(&mut all);
     limiter(&mut all);
@@ -301,7 +305,8 @@ fn tables(text: &mut Text, tables: &[TableStatus]) {
 
 fn removals(all: &mut OfTables<'_>) {
     all.split(
-        ("reverb_table_removed_total", Kind::Counter),
+        "reverb_table_removed_total",
+        Kind::Counter,
         "Items that left, by the reason.",
         "reason",
         |table| {
@@ -329,41 +334,45 @@ fn limiter(all: &mut OfTables<'_>) {
     all.gauge(
         "reverb_table_limiter_diff",
         "Inserts times samples_per_insert minus samples.",
-        |it| it.cursor,
+        |table| table.cursor,
     );
-    all.gauge("reverb_table_limiter_min_diff", "Lower bound of the diff.", |it| {
-        bound(of(it).min_diff)
+    all.gauge("reverb_table_limiter_min_diff", "Lower bound of the diff.", |table| {
+        bound(of(table).min_diff)
     });
-    all.gauge("reverb_table_limiter_max_diff", "Upper bound of the diff.", |it| {
-        bound(of(it).max_diff)
+    all.gauge("reverb_table_limiter_max_diff", "Upper bound of the diff.", |table| {
+        bound(of(table).max_diff)
     });
-    all.gauge("reverb_table_limiter_samples_per_insert", "samples_per_insert.", |it| {
-        of(it).samples_per_insert
+    all.gauge("reverb_table_limiter_samples_per_insert", "samples_per_insert.", |table| {
+        of(table).samples_per_insert
     });
-    all.gauge("reverb_table_limiter_min_size", "min_size_to_sample.", |it| {
-        let RateLimiterCheckpoint { min_size_to_sample, .. } = of(it);
+    all.gauge("reverb_table_limiter_min_size", "min_size_to_sample.", |table| {
+        let RateLimiterCheckpoint { min_size_to_sample, .. } = of(table);
         min_size_to_sample as f64
     });
 }
 
 fn waiting(all: &mut OfTables<'_>) {
     all.sides(
-        ("reverb_table_waiting", Kind::Gauge),
+        "reverb_table_waiting",
+        Kind::Gauge,
         "Items that wait to be inserted, and requests that wait for samples.",
         |side| side.waiting as f64,
     );
     all.sides(
-        ("reverb_table_oldest_wait_seconds", Kind::Gauge),
+        "reverb_table_oldest_wait_seconds",
+        Kind::Gauge,
         "Age of the oldest waiting insert or sample request; 0 if none waits.",
         |side| side.oldest_wait_s.unwrap_or(0.0),
     );
     all.sides(
-        ("reverb_table_paused", Kind::Gauge),
+        "reverb_table_paused",
+        Kind::Gauge,
         "1 while this side of the table is paused.",
         |side| f64::from(u8::from(side.paused.is_some())),
     );
     all.sides(
-        ("reverb_table_blocked_seconds_total", Kind::Counter),
+        "reverb_table_blocked_seconds_total",
+        Kind::Counter,
         "Time in which at least one waited.",
         |side| side.blocked_s,
     );
@@ -381,7 +390,8 @@ fn waiting(all: &mut OfTables<'_>) {
         |table| last(&table.sampling),
     );
     all.split(
-        ("reverb_table_busy_seconds_total", Kind::Counter),
+        "reverb_table_busy_seconds_total",
+        Kind::Counter,
         "Time of the table by activity.",
         "activity",
         |table| {

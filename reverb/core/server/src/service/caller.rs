@@ -97,7 +97,7 @@ impl Authentication {
 
     /// Number of refused callers by reason; empty without tokens.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (Reason, u64)> {
-        let counted = self.authenticator.iter().flat_map(|it| it.failures());
+        let counted = self.authenticator.iter().flat_map(|authenticator| authenticator.failures());
         let none = self.authenticator.is_none().then_some(Reason::ALL.map(|reason| (reason, 0)));
         counted.chain(none.into_iter().flatten())
     }
@@ -124,7 +124,8 @@ impl Authentication {
         match self.authenticate(authenticator, peer, authorization) {
             Ok(access) => {
                 let admission = Admission::Known(Arc::clone(&access));
-                let (authenticator, peer) = (Arc::clone(authenticator), peer.name().to_owned());
+                let authenticator = Arc::clone(authenticator);
+                let peer = peer.name().to_owned();
                 let call = path.rsplit('/').next().unwrap_or(path).to_owned();
                 let caller = Caller::new(Known { access, authenticator, peer, call });
                 let checked = caller.check_needs(needs).map_err(Refused::Denied);
@@ -180,7 +181,8 @@ impl Authentication {
             authenticator.authenticate(token().as_deref(), names).inspect_err(|refusal| {
                 count(authenticator, refusal, &peer);
             })?;
-        let (authenticator, call) = (Arc::clone(authenticator), path.to_owned());
+        let authenticator = Arc::clone(authenticator);
+        let call = path.to_owned();
         let caller = Caller::new(Known { access, authenticator, peer, call });
         caller.check_needs(Needs::OnSomeTable(Right::Sample))?;
         Ok(caller)
@@ -240,7 +242,7 @@ impl Caller {
     ///
     /// `PermissionDenied` with the call, the table and the rights of the caller.
     pub(crate) fn check(&self, right: Right, table: &str) -> Result<()> {
-        self.known(|it| it.access.check(right, table, &it.call))
+        self.known(|known| known.access.check(right, table, &known.call))
     }
 
     fn check_needs(&self, needs: Needs) -> Result<()> {

@@ -9,7 +9,7 @@ mod status;
 mod tables;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use reverb_base::{Error, ErrorKind, Result};
@@ -28,10 +28,10 @@ use reverb_wire::generated::reverb::{
 use reverb_wire::generated::{CheckpointRequest, ResetRequest, ServerInfoRequest};
 use reverb_wire::transport::BoxFuture;
 
+use crate::observe::status::nanoseconds;
 use crate::service::Service;
 use crate::service::caller::Caller;
 use crate::service::reader_room::room_for_answer;
-use crate::service::transfer;
 
 /// Estimated size of a table in an answer.
 const TABLE_BYTES: usize = 2 << 10;
@@ -170,7 +170,7 @@ fn table_bytes(service: &Service) -> usize {
 
 /// Refuses a call after its deadline, which a process finds that was frozen.
 fn check_not_late(not_after_ns: i64) -> Result<()> {
-    let late_ns = transfer::now_ns().saturating_sub(not_after_ns);
+    let late_ns = nanoseconds(SystemTime::now()).saturating_sub(not_after_ns);
     if not_after_ns == 0 || late_ns <= 0 {
         return Ok(());
     }

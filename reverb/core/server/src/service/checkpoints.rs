@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use reverb_base::{Error, Result};
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use reverb_rpc::server::stopping;
 
+use crate::observe::status::nanoseconds;
 use crate::service::throttle::{HOURLY, Throttle};
 
 /// Interval between log lines about progress.
@@ -76,7 +77,7 @@ struct State {
     latest_error: String,
     num_saved: i64,
     num_failed: i64,
-    told: Throttle<(), HOURLY>,
+    logged: Throttle<(), HOURLY>,
 }
 
 struct Latest {
@@ -105,7 +106,8 @@ impl Checkpoints {
         tables: &[Arc<Table>],
         shard: Option<ShardIdentity>,
     ) -> Result<String> {
-        let (this, tables) = (Arc::clone(self), tables.to_vec());
+        let this = Arc::clone(self);
+        let tables = tables.to_vec();
         let saving = self.runtime.spawn(async move {
             let mut held = Arc::clone(&this.options.held).lock_owned().await;
             let progress = match this.begin() {
@@ -147,16 +149,16 @@ impl Checkpoints {
             items_written: state.progress.items_done() as i64,
             items_total: state.progress.items_total() as i64,
             bytes_written: state.progress.bytes_done() as i64,
-            latest_path: latest.map_or_else(String::new, |it| text(&it.saved.path)),
-            latest_saved_at_ns: latest.map_or(0, |it| it.saved_at_ns),
-            latest_duration_s: latest.map_or(0.0, |it| it.saved.took.as_secs_f64()),
-            latest_pause_ms: latest.map_or(0.0, |it| it.saved.locked.as_secs_f64() * 1e3),
-            latest_bytes: latest.map_or(0, |it| it.saved.bytes as i64),
+            latest_path: latest.map_or_else(String::new, |latest| text(&latest.saved.path)),
+            latest_saved_at_ns: latest.map_or(0, |latest| latest.saved_at_ns),
+            latest_duration_s: latest.map_or(0.0, |latest| latest.saved.took.as_secs_f64()),
+            latest_pause_ms: latest.map_or(0.0, |latest| latest.saved.locked.as_secs_f64() * 1e3),
+            latest_bytes: latest.map_or(0, |latest| latest.saved.bytes as i64),
             latest_error: state.latest_error.clone(),
             num_saved: state.num_saved,
             num_failed: state.num_failed,
             restored_from: restored_from.map_or_else(String::new, |path| text(path)),
-            interval_s: self.options.interval.map_or(0.0, |it| it.as_secs_f64()),
+            interval_s: self.options.interval.map_or(0.0, |interval| interval.as_secs_f64()),
         }
     }
 
@@ -220,14 +222,13 @@ impl Checkpoints {
                     path.display()
                 );
                 // One line now and then shows operators that saves continue.
-                match state.told.count((), 1, SystemTime::now()) {
+                match state.logged.count((), 1, SystemTime::now()) {
                     None => tracing::debug!("{news}"),
                     Some(1) => tracing::info!("{news}"),
                     Some(saves) => tracing::info!(saves, "{news}; logged once an hour"),
                 }
                 let path = text(path);
-                let since = taken_at.duration_since(UNIX_EPOCH).unwrap_or_default();
-                let saved_at_ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+                let saved_at_ns = nanoseconds(*taken_at);
                 state.latest = Some(Latest { saved, saved_at_ns });
                 state.latest_error.clear();
                 state.num_saved += 1;

@@ -279,7 +279,8 @@ fn check_map(map: &ShardMap, index: i32, server_id: u64) -> Result<()> {
 fn check_slots(map: &ShardMap, indices: &BTreeSet<i32>) -> Result<()> {
     let mut ranges: Vec<(i64, i64)> = Vec::with_capacity(map.slots.len());
     for range in &map.slots {
-        let (first, count) = (i64::from(range.first), i64::from(range.count));
+        let first = i64::from(range.first);
+        let count = i64::from(range.count);
         if first < 0 || count < 1 || first + count > i64::from(NUM_SLOTS) {
             return Err(Error::invalid_argument(format!(
                 "The map has {count} slots from {first} on; slots are the numbers from 0 to {}.",

@@ -7,13 +7,12 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use percent_encoding::percent_decode_str;
 use reverb_auth::{Right, bearer_token, password};
-use reverb_base::{Error, ErrorKind, Result};
+use reverb_base::{ErrorKind, Result};
 use reverb_http::{AllowedHosts, Answer, Request, Site, StatusCode};
-use reverb_rpc::server::{bind, max_files, reserved_files};
+use reverb_rpc::server::{max_files, reserved_files};
 use reverb_tls::ServerTls;
 use reverb_wire::generated::reverb::StatusRequest;
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -24,6 +23,7 @@ use crate::observe::timeline::TablePoint;
 use crate::service::Service;
 use crate::service::caller::Caller;
 use crate::service::done::{Done, DoneGuard};
+use crate::service::server::listen;
 
 /// Largest number of connections: at most half of the open files that are reserved for this and
 /// other purposes. A scraper, a probe and some pages need ten.
@@ -65,19 +65,16 @@ impl HttpPort {
         tls: Option<Arc<ServerTls>>,
         runtime: &Handle,
     ) -> Result<Self> {
-        let opened = bind(Some(host), port).and_then(|listener| {
-            let _runtime = runtime.enter();
-            let listener = TcpListener::from_std(listener).map_err(|error| unusable(&error))?;
-            let address = listener.local_addr().map_err(|error| unusable(&error))?;
-            Ok((listener, address.port(), tls.is_some() || address.ip().is_loopback()))
-        });
-        let (listener, port, is_private) = opened.map_err(|error| error.context("http_port"))?;
+        let opened = listen(Some(host), port, runtime);
+        let (listener, address) = opened.map_err(|error| error.context("http_port"))?;
+        let is_private = tls.is_some() || address.ip().is_loopback();
         let wants_certificate = tls.as_ref().is_some_and(|tls| tls.asks_for_certificates());
         let pages = Arc::new(Pages { service: RwLock::default(), is_private, wants_certificate });
         let done = Arc::new(Done::default());
         let (stop, stopped) = oneshot::channel();
         runtime.spawn({
-            let (pages, hosts) = (Arc::clone(&pages), AllowedHosts::of(host));
+            let pages = Arc::clone(&pages);
+            let hosts = AllowedHosts::of(host);
             let guard = DoneGuard(Arc::clone(&done));
             async move {
                 let stopped = async { drop::<std::result::Result<(), _>>(stopped.await) };
@@ -85,7 +82,7 @@ impl HttpPort {
                 drop(guard);
             }
         });
-        Ok(Self { port, pages, stop: Some(stop), done })
+        Ok(Self { port: address.port(), pages, stop: Some(stop), done })
     }
 
     /// Port number.
@@ -119,10 +116,6 @@ impl Drop for HttpPort {
     }
 }
 
-fn unusable(error: &std::io::Error) -> Error {
-    Error::internal(format!("The port was opened but cannot be used: {error}."))
-}
-
 /// Pages of the port.
 #[derive(Debug)]
 struct Pages {
@@ -142,9 +135,7 @@ impl Pages {
         let running = service.upgrade().filter(|service| !service.stop.is_stopped());
         running.ok_or("not ready: the server is stopping")
     }
-}
 
-impl Pages {
     /// Authenticates the request of a page about tables, or returns the refusal.
     fn admit(
         &self,

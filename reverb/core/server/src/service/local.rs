@@ -6,7 +6,7 @@ mod shard;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -38,20 +38,28 @@ use reverb_rpc::server::Stop;
 /// Largest number of samples taken under one lock of a table.
 const MAX_BATCH: usize = 4096;
 
-/// Servers of this process, by port and address. A forked child has their memory, but none of their
-/// threads.
-static SERVERS: PerProcess<Mutex<BTreeMap<(u16, IpAddr), Registered>>> = PerProcess::new();
+/// Servers of this process. A forked child has their memory, but none of their threads.
+static SERVERS: PerProcess<Mutex<Servers>> = PerProcess::new();
 
-/// Servers of this process, by the path of their Unix socket.
-static OF_SOCKETS: PerProcess<Mutex<BTreeMap<PathBuf, Registered>>> = PerProcess::new();
+#[derive(Default)]
+struct Servers {
+    running: BTreeMap<Address, Registered>,
+    /// Addresses at which a server has stopped for good, and none has started since.
+    ended: BTreeSet<Address>,
+}
 
-/// Addresses at which a server of this process has stopped for good, and none has started since.
-static ENDED: PerProcess<Mutex<BTreeSet<Address>>> = PerProcess::new();
-
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Address {
+/// A place at which a server listens.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Address {
     Port(u16, IpAddr),
+    /// The absolute path of a Unix socket.
     Socket(PathBuf),
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        Self::Port(address.port(), address.ip().to_canonical())
+    }
 }
 
 struct Registered {
@@ -60,79 +68,52 @@ struct Registered {
     id: u64,
 }
 
-impl Registered {
-    fn new(service: &Arc<Service>) -> Self {
-        let id = service.server_id();
-        Self { service: Arc::downgrade(service), id }
-    }
-
-    fn is(&self, service: &Arc<Service>) -> bool {
-        std::ptr::eq(self.service.as_ptr(), &raw const **service)
-    }
-}
-
 /// Registers a server.
-pub(crate) fn register(address: SocketAddr, service: &Arc<Service>) {
-    let ip = address.ip().to_canonical();
-    SERVERS.with(|servers| servers.insert((address.port(), ip), Registered::new(service)));
-    ENDED.with(|ended| ended.remove(&Address::Port(address.port(), ip)));
+pub(crate) fn register(address: Address, service: &Arc<Service>) {
+    let registered = Registered { service: Arc::downgrade(service), id: service.server_id() };
+    SERVERS.with(|servers| {
+        servers.ended.remove(&address);
+        servers.running.insert(address, registered);
+    });
 }
 
-/// Removes a server, unless another one now has its port. With `is_final` clients of this process
-/// do not wait for another one.
-pub(crate) fn unregister(address: SocketAddr, service: &Arc<Service>, is_final: bool) {
-    let ip = address.ip().to_canonical();
-    if remove(&SERVERS, &(address.port(), ip), service) && is_final {
-        ENDED.with(|ended| ended.insert(Address::Port(address.port(), ip)));
-    }
-}
-
-/// Removes a server from a list; false if another one now has its address.
-fn remove<K: Ord>(
-    servers: &PerProcess<Mutex<BTreeMap<K, Registered>>>,
-    address: &K,
-    service: &Arc<Service>,
-) -> bool {
-    servers.with(|servers| {
-        let is_same = servers.get(address).is_some_and(|registered| registered.is(service));
-        is_same && servers.remove(address).is_some()
-    })
-}
-
-/// Registers the Unix socket of a server; its path is absolute.
-pub(crate) fn register_socket(path: &Path, service: &Arc<Service>) {
-    OF_SOCKETS.with(|servers| servers.insert(path.to_owned(), Registered::new(service)));
-    ENDED.with(|ended| ended.remove(&Address::Socket(path.to_owned())));
-}
-
-/// Removes a Unix socket, unless another server now has it. With `is_final` clients of this process
-/// do not wait for another one.
-pub(crate) fn unregister_socket(path: &Path, service: &Arc<Service>, is_final: bool) {
-    let path = path.to_owned();
-    if remove(&OF_SOCKETS, &path, service) && is_final {
-        ENDED.with(|ended| ended.insert(Address::Socket(path)));
-    }
+/// Removes a server, unless another one now has its address. With `is_final` clients of this
+/// process do not wait for another one.
+pub(crate) fn unregister(address: &Address, service: &Arc<Service>, is_final: bool) {
+    SERVERS.with(|servers| {
+        let registered = servers.running.get(address);
+        if registered
+            .is_some_and(|known| std::ptr::eq(known.service.as_ptr(), &raw const **service))
+        {
+            servers.running.remove(address);
+            if is_final {
+                servers.ended.insert(address.clone());
+            }
+        }
+    });
 }
 
 /// True if a server of this process has stopped for good at this address, and none of this process
 /// has started there since.
 pub fn local_has_ended(address: Option<Loopback>, socket: Option<&SocketPath>) -> bool {
-    ENDED.with(|ended| {
+    SERVERS.with(|servers| {
         let leads_to = |ended: &Address| match ended {
             Address::Port(port, ip) => {
                 address.is_some_and(|own| own.port == *port && own.leads_to(*ip))
             }
             Address::Socket(path) => socket.is_some_and(|own| *path == own.absolute()),
         };
-        ended.iter().any(leads_to)
+        servers.ended.iter().any(leads_to)
     })
 }
 
 /// The servers of this process that have not stopped.
 pub(crate) fn running_servers() -> Vec<Arc<Service>> {
-    let services: Vec<_> =
-        SERVERS.with(|servers| servers.values().map(|server| server.service.upgrade()).collect());
-    services.into_iter().flatten().filter(|service| !service.stop.is_stopped()).collect()
+    let services: Vec<_> = SERVERS.with(|servers| {
+        let ports = servers.running.iter().filter(|(at, _)| matches!(at, Address::Port(..)));
+        ports.filter_map(|(_, server)| server.service.upgrade()).collect()
+    });
+    services.into_iter().filter(|service| !service.stop.is_stopped()).collect()
 }
 
 /// Transport to the server of this process at an address, if there is one.
@@ -148,16 +129,29 @@ pub fn local_shard(address: Loopback) -> Option<Arc<dyn Shard>> {
 /// The server of this process that listens on a Unix socket. A different path of the same socket,
 /// such as a link, is not recognised and uses the socket.
 pub fn local_shard_of_socket(path: &SocketPath) -> Option<Arc<dyn Shard>> {
-    find_socket(path).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
+    let service = SERVERS.with(|servers| {
+        // Sockets come last. To ask for an absolute path takes a call of the system.
+        matches!(servers.running.last_key_value(), Some((Address::Socket(_), _)))
+            .then(|| servers.running.get(&Address::Socket(path.absolute())))
+            .flatten()?
+            .service
+            .upgrade()
+    })?;
+    let transport = running(&service, || path.to_string())?;
+    Some(Arc::new(transport) as Arc<dyn Shard>)
 }
 
-/// The server of this process with this id, at any address.
+/// The server of this process with this id, at any address of this machine.
 pub fn local_shard_of_id(server_id: u64) -> Option<Arc<dyn Shard>> {
     let (port, service) = SERVERS.with(|servers| {
-        let is_near = |ip: &IpAddr| ip.is_loopback() || ip.is_unspecified();
-        let ((port, _), registered) =
-            servers.iter().find(|((_, ip), server)| server.id == server_id && is_near(ip))?;
-        Some((*port, registered.service.upgrade()?))
+        servers.running.iter().find_map(|(address, server)| match address {
+            Address::Port(port, ip)
+                if server.id == server_id && (ip.is_loopback() || ip.is_unspecified()) =>
+            {
+                Some((*port, server.service.upgrade()?))
+            }
+            _ => None,
+        })
     })?;
     let transport = running(&service, || format!("localhost:{port}"))?;
     Some(Arc::new(transport) as Arc<dyn Shard>)
@@ -167,21 +161,15 @@ fn find(address: Loopback) -> Option<LocalTransport> {
     const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let port = address.port;
     let service = SERVERS.with(|servers| {
-        let mut of_port = servers.range((port, LEAST)..).take_while(|((of, _), _)| *of == port);
-        let (_, registered) = of_port.find(|((_, ip), _)| address.leads_to(*ip))?;
-        registered.service.upgrade()
+        let mut from_port = servers.running.range(Address::Port(port, LEAST)..);
+        from_port.find_map(|(known, server)| match known {
+            Address::Port(of, ip) if *of == port && address.leads_to(*ip) => {
+                server.service.upgrade()
+            }
+            _ => None,
+        })
     })?;
     running(&service, || format!("localhost:{port}"))
-}
-
-fn find_socket(path: &SocketPath) -> Option<LocalTransport> {
-    let service = OF_SOCKETS.with(|servers| {
-        if servers.is_empty() {
-            return None;
-        }
-        servers.get(&path.absolute())?.service.upgrade()
-    })?;
-    running(&service, || path.to_string())
 }
 
 fn running(service: &Arc<Service>, address: impl FnOnce() -> String) -> Option<LocalTransport> {

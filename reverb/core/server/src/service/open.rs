@@ -81,8 +81,9 @@ impl Server {
             SocketPath::from_root(path.clone())?;
         }
         let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
-        let open =
-            |it: HttpOptions| HttpPort::open(&it.host, it.port, tls.filter(|_| it.tls), runtime);
+        let open = |http: HttpOptions| {
+            HttpPort::open(&http.host, http.port, tls.filter(|_| http.tls), runtime)
+        };
         let http = http.map(open).transpose()?;
         options.http_port = http.as_ref().map(HttpPort::port);
         let root = options.checkpoints.root.clone();

@@ -43,7 +43,8 @@ impl Rotation {
     ///
     /// `InvalidArgument` with all problems. A part with a problem keeps its old contents.
     pub(crate) fn reload(&self) -> Result<Vec<String>> {
-        let (mut lines, mut problems) = (Vec::new(), Vec::new());
+        let mut lines = Vec::new();
+        let mut problems = Vec::new();
         for part in [self.reload_tls(), self.reload_tokens()] {
             match part {
                 Ok(more) => lines.extend(more),
@@ -193,7 +194,8 @@ mod tests {
         }
 
         fn rotation(&self) -> Arc<Rotation> {
-            let (cert, key) = (self.0.join("tls.crt"), self.0.join("tls.key"));
+            let cert = self.0.join("tls.crt");
+            let key = self.0.join("tls.key");
             let tls = ServerTls::open(ServerFiles { cert, key, client_ca: None }).unwrap();
             Rotation::new(Some(tls), Some(Authenticator::open(self.0.join("tokens")).unwrap()))
         }
@@ -218,7 +220,8 @@ mod tests {
     #[test]
     fn a_problem_counts_once_until_it_is_another_or_comes_back() {
         let files = Files::new("failures");
-        let (rotation, key) = (files.rotation(), files.read("tls.key"));
+        let rotation = files.rotation();
+        let key = files.read("tls.key");
         assert_eq!(rotation.reload().unwrap(), [""; 0]);
         assert_eq!(failures(&rotation), [0, 0]);
         files.write("tls.key", "");

@@ -35,9 +35,9 @@ const LISTED_BYTES: usize = size_of::<Sampled>();
 /// Bytes of the message that ends an epoch.
 const EPOCH_END_BYTES: usize = 16;
 
-/// Bytes after which other streams get their turn, and of the parts of items that are made for one
+/// Bytes after which other streams are served, and of the parts of items that are made for one
 /// message.
-const TURN_BYTES: usize = 256 << 10;
+const YIELD_BYTES: usize = 256 << 10;
 
 /// Largest size of an item without its chunks that each stream may send without room. Of larger
 /// ones a connection may send one at a time.
@@ -134,7 +134,7 @@ async fn serve_request(
         batch = if is_full { batch.saturating_mul(2).min(MAX_BATCH) } else { FIRST_BATCH };
         // The pass counts for the message from here on.
         let list = (!list.is_pass()).then_some(list);
-        let items = (&**name, &samples[..], &mut selection);
+        let items = SelectedItems { table: name, samples: &samples, selection: &mut selection };
         send_samples(service, stream, responder, encoder, items).await?;
         keep_samples(samples);
         drop(list);
@@ -147,6 +147,13 @@ async fn serve_request(
     Ok(())
 }
 
+/// Items of a table, and the part of each that the reader gets.
+pub(crate) struct SelectedItems<'a> {
+    pub(crate) table: &'a str,
+    pub(crate) samples: &'a [Sampled],
+    pub(crate) selection: &'a mut Selection,
+}
+
 /// Sends samples of a table as fast as the reader takes them, the selected part of each. A message
 /// is made once there is room for it, and a part of an item when it is written.
 pub(crate) async fn send_samples(
@@ -154,10 +161,12 @@ pub(crate) async fn send_samples(
     stream: &Stream,
     responder: &mut Responder,
     encoder: &mut SampleEncoder,
-    (table, samples, selection): (&str, &[Sampled], &mut Selection),
+    items: SelectedItems<'_>,
 ) -> Result<()> {
+    let SelectedItems { table, samples, selection } = items;
     let outbox = responder.outbox();
-    let (mut at, mut sent_bytes) = (0, 0);
+    let mut at = 0;
+    let mut sent_bytes = 0;
     while at < samples.len() {
         let next = next_message(&samples[at..], table, selection, encoder)?;
         let room = if next.first_head > MAX_HEAD_OF_PASS {
@@ -187,7 +196,7 @@ pub(crate) async fn send_samples(
         let sent = pin!(responder.send(message));
         let sent = pin!(service.stop.or(sent));
         stream.waiting(WaitsFor::Peer, sent).await??;
-        if sent_bytes >= TURN_BYTES && at < samples.len() {
+        if sent_bytes >= YIELD_BYTES && at < samples.len() {
             sent_bytes = 0;
             tokio::task::yield_now().await;
         }
@@ -222,7 +231,7 @@ fn next_message(
         next.num_items += 1;
         next.bytes = next.bytes.saturating_add(bytes.all + table.len());
         made_bytes += if selection.is_of_all() { 0 } else { head };
-        if next.bytes >= MAX_MESSAGE_BYTES || made_bytes >= TURN_BYTES {
+        if next.bytes >= MAX_MESSAGE_BYTES || made_bytes >= YIELD_BYTES {
             break;
         }
     }

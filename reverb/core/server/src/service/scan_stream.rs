@@ -19,7 +19,7 @@ use crate::service::Service;
 use crate::service::blocking::blocking;
 use crate::service::caller::Caller;
 use crate::service::reader_room::wait_for_room;
-use crate::service::sample_stream::send_samples;
+use crate::service::sample_stream::{SelectedItems, send_samples};
 use crate::service::selection::Selection;
 
 /// Largest number of bytes of chunks that a scan keeps for chunks shared by later items. Deleted
@@ -78,7 +78,7 @@ pub(crate) async fn run(
         }
         let _items = (!room.is_pass()).then_some(room);
         stream.count_items(items.len());
-        let items = (&**name, &items[..], &mut selection);
+        let items = SelectedItems { table: name, samples: &items, selection: &mut selection };
         send_samples(service, stream, responder, &mut encoder, items).await?;
         // The connection sends queued data before the next items are taken.
         tokio::task::yield_now().await;

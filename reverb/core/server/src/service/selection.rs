@@ -62,7 +62,8 @@ impl Selection {
                 table.name()
             )));
         }
-        let (columns, builder) = (columns.into(), TrajectoryBuilder::new());
+        let columns = columns.into();
+        let builder = TrajectoryBuilder::new();
         Ok(Self { columns, window: None, spans: Box::default(), builder, last_chunk_bytes: None })
     }
 

@@ -30,7 +30,7 @@ use crate::service::drain::Drain;
 use crate::service::group::Group;
 use crate::service::http_port::HttpPort;
 use crate::service::limits::Limits;
-use crate::service::local;
+use crate::service::local::{self, Address};
 use crate::service::memory::{CallGate, Memory};
 use crate::service::rotation::Rotation;
 use crate::service::tables::Tables;
@@ -140,17 +140,11 @@ impl Server {
             call_gate,
         };
         let service = Arc::new(service);
-        let listener = rpc::bind(options.host.as_deref(), options.port)?;
-        let (listeners, address) = {
-            let _runtime = runtime.enter();
-            let listener = TcpListener::from_std(listener).map_err(|error| listening(&error))?;
-            let address = listener.local_addr().map_err(|error| listening(&error))?;
-            service.authentication.check_address(address, options.tls.is_some())?;
-            (Listeners::new(listener), address)
-        };
+        let (listener, address) = listen(options.host.as_deref(), options.port, runtime)?;
+        service.authentication.check_address(address, options.tls.is_some())?;
         let (listeners, unix_path) = {
             let _runtime = runtime.enter();
-            with_unix_socket(listeners, options.unix_path.as_deref())?
+            with_unix_socket(Listeners::new(listener), options.unix_path.as_deref())?
         };
         for table in service.tables.all() {
             let queued_bytes = limits.queued_bytes as u64;
@@ -192,9 +186,8 @@ impl Server {
         if let Some(interval) = options.checkpoints.interval {
             runtime.spawn(save_periodically(Arc::clone(&service), interval));
         }
-        local::register(address, &service);
-        if let Some(path) = &unix_path {
-            local::register_socket(path, &service);
+        for address in local_addresses(address, unix_path.as_deref()) {
+            local::register(address, &service);
         }
         service.rotation.warn_of_certificate(SystemTime::now());
         runtime.spawn(Arc::clone(&service.rotation).watch(service.stop.clone()));
@@ -304,9 +297,8 @@ impl Server {
     }
 
     fn end(&self, is_final: bool) {
-        local::unregister(self.address, &self.service, is_final);
-        if let Some(path) = &self.unix_path {
-            local::unregister_socket(path, &self.service, is_final);
+        for address in local_addresses(self.address, self.unix_path.as_deref()) {
+            local::unregister(&address, &self.service, is_final);
         }
         // Stopped first, so that callers that a closed table wakes see a stopping server.
         self.stop.stop(is_final);
@@ -347,6 +339,12 @@ async fn save_periodically(service: Arc<Service>, interval: Duration) {
     }
 }
 
+/// The addresses at which clients of this process find a server.
+fn local_addresses(address: SocketAddr, unix_path: Option<&Path>) -> Vec<Address> {
+    let socket = unix_path.map(|path| Address::Socket(path.to_owned()));
+    std::iter::once(address.into()).chain(socket).collect()
+}
+
 #[cfg(unix)]
 fn with_unix_socket(
     listeners: Listeners,
@@ -369,6 +367,22 @@ fn with_unix_socket(
     }
 }
 
-fn listening(error: &std::io::Error) -> Error {
-    Error::internal(format!("The port was opened but cannot be used: {error}."))
+/// Opens a port for a task of `runtime`; returns its address, too.
+///
+/// # Errors
+///
+/// `InvalidArgument` if the port cannot be opened.
+pub(crate) fn listen(
+    host: Option<&str>,
+    port: u16,
+    runtime: &Handle,
+) -> Result<(TcpListener, SocketAddr)> {
+    let unusable = |error: std::io::Error| {
+        Error::internal(format!("The port was opened but cannot be used: {error}."))
+    };
+    let listener = rpc::bind(host, port)?;
+    let _runtime = runtime.enter();
+    let listener = TcpListener::from_std(listener).map_err(unusable)?;
+    let address = listener.local_addr().map_err(unusable)?;
+    Ok((listener, address))
 }

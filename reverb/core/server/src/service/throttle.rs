@@ -49,7 +49,8 @@ mod tests {
 
     #[test]
     fn what_lasts_is_told_once_an_interval_with_its_number() {
-        let (mut throttle, start) = (Throttle::<_, HOURLY>::default(), SystemTime::now());
+        let mut throttle = Throttle::<_, HOURLY>::default();
+        let start = SystemTime::now();
         let minute = Duration::from_secs(60);
         let mut logged = |at: u32, events| throttle.count((), events, start + minute * at);
         let counts: Vec<_> = (0..=120).filter_map(|at| Some((at, logged(at, 1)?))).collect();
@@ -60,7 +61,8 @@ mod tests {
 
     #[test]
     fn what_changes_is_told_at_once() {
-        let (mut throttle, now) = (Throttle::<_, DAILY>::default(), SystemTime::now());
+        let mut throttle = Throttle::<_, DAILY>::default();
+        let now = SystemTime::now();
         assert!(throttle.count("a", 1, now).is_some());
         assert!(throttle.count("b", 1, now).is_some());
         assert!(throttle.count("b", 1, now).is_none());

@@ -2,7 +2,7 @@
 //! The call `Transfer`: adds items of another shard unchanged.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use reverb_auth::Right;
@@ -18,6 +18,7 @@ use reverb_wire::codec::item::RawItem;
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use reverb_wire::generated::reverb::TransferResponse;
 
+use crate::observe::status::nanoseconds;
 use crate::service::Service;
 use crate::service::caller::Caller;
 use crate::service::held_chunks::{HeldChunks, HoldingStream};
@@ -163,10 +164,11 @@ impl<'a> Transfer<'a> {
             Error::invalid_argument(format!("Item {key} of table {name}: {error}"))
         })?;
         let inserted_at_ns = match item.inserted_at_ns {
-            0 => now_ns(),
+            0 => nanoseconds(SystemTime::now()),
             time => time,
         };
-        let (priority, times_sampled) = (item.priority, item.times_sampled.max(0));
+        let priority = item.priority;
+        let times_sampled = item.times_sampled.max(0);
         let removal_priority = item.removal_priority;
         let item = StoredItem {
             key,
@@ -184,10 +186,4 @@ impl Drop for Transfer<'_> {
     fn drop(&mut self) {
         self.service.memory.streams.close(&self.open);
     }
-}
-
-/// Nanoseconds since 1970.
-pub(crate) fn now_ns() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

@@ -112,7 +112,8 @@ impl Op for UpdatePriorities {
     fn compute(&self, context: &mut Context) -> Outcome<()> {
         let client = client(&context.input(0)?.text()?)?;
         let table = context.input(1)?.one_text("table")?;
-        let (keys, priorities) = (context.input(2)?, context.input(3)?);
+        let keys = context.input(2)?;
+        let priorities = context.input(3)?;
         let keys = keys.vector("keys", DType::UInt64)?.map(u64::from_ne_bytes).collect::<Vec<_>>();
         let priorities = priorities.vector("priorities", DType::Float64)?.map(f64::from_ne_bytes);
         let priorities = priorities.collect::<Vec<_>>();

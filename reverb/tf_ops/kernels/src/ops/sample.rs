@@ -54,7 +54,8 @@ impl Op for Sample {
         let client = client(&context.input(0)?.text()?)?;
         let table = context.input(1)?.one_text("table")?;
         let runtime = client.runtime().clone();
-        let (dtypes, wrong_dtype) = (self.outputs.dtypes.clone(), self.wrong_dtype);
+        let dtypes = self.outputs.dtypes.clone();
+        let wrong_dtype = self.wrong_dtype;
         let call = Box::pin(async move { sample(client, &table, &dtypes, wrong_dtype).await });
         self.outputs.set(context, pending::start(&runtime, call, self.wait)?)
     }

@@ -50,7 +50,8 @@ impl Op for Create {
     };
 
     fn create(attrs: &Attrs) -> Outcome<Self> {
-        let (dtypes, shapes) = (attrs.types("dtypes")?, attrs.shapes("shapes")?);
+        let dtypes = attrs.types("dtypes")?;
+        let shapes = attrs.shapes("shapes")?;
         if dtypes.len() != shapes.len() {
             return Err(Failure::invalid_argument(format!(
                 "dtypes and shapes must be of the same length, got {} and {}",
@@ -58,7 +59,8 @@ impl Op for Create {
                 shapes.len()
             )));
         }
-        let (timesteps, window) = (attrs.bool("timesteps")?, window(attrs)?);
+        let timesteps = attrs.bool("timesteps")?;
+        let window = window(attrs)?;
         if timesteps && window.is_some() {
             return Err(Failure::invalid_argument("single steps cannot be sampled with a window"));
         }
@@ -108,7 +110,8 @@ fn window(attrs: &Attrs) -> Outcome<Option<StepWindow>> {
     if length == 0 && (before, pad) == (0, 0) {
         return Ok(None);
     }
-    let (pads_left, pads_right) = (pad & 1 == 1, pad & 2 == 2);
+    let pads_left = pad & 1 == 1;
+    let pads_right = pad & 2 == 2;
     let window = StepWindow { length, before, pads_left, pads_right };
     window.validate()?;
     Ok(Some(window))

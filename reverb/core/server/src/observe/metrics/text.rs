@@ -66,7 +66,8 @@ impl Text {
 
     /// Begins a family. `help` is one line.
     pub(crate) fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
-        let (mut type_name, mut shown) = (kind_name(kind), name);
+        let mut type_name = kind_name(kind);
+        let mut shown = name;
         match (self.format, kind) {
             (Format::OpenMetrics, Kind::Counter) => {
                 shown = name.strip_suffix("_total").unwrap_or(name);

@@ -8,9 +8,13 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Serialize
 use reverb_wire::DESCRIPTORS;
 use reverb_wire::generated::reverb::StatusResponse;
 
+/// The descriptions of all messages and services.
+pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    DescriptorPool::decode(DESCRIPTORS).expect("it was checked when it was generated")
+});
+
 pub(crate) static DESCRIPTOR: LazyLock<MessageDescriptor> = LazyLock::new(|| {
-    let pool = DescriptorPool::decode(DESCRIPTORS).expect("it was checked when it was generated");
-    pool.get_message_by_name("reverb.StatusResponse").expect("a test asks for it")
+    POOL.get_message_by_name("reverb.StatusResponse").expect("a test asks for it")
 });
 
 /// The JSON of a status, with all fields.

@@ -35,7 +35,8 @@ impl LocalScanStream {
         };
         let scan = begun.map_err(|error| running.stop.explain(error))?;
         let open = running.open_local(StreamKind::Scan);
-        let (service, table) = (service.clone(), table.to_owned());
+        let service = service.clone();
+        let table = table.to_owned();
         Ok(Self { open, service, table, scan, selection, failure: None })
     }
 
