@@ -42,7 +42,9 @@ impl AccessList {
         for (number, line) in (1..).zip(lines) {
             match Entry::parse(line) {
                 None => {}
-                Some(Err(of_line)) => problems.extend(of_line.into_iter().map(|it| (number, it))),
+                Some(Err(of_line)) => {
+                    problems.extend(of_line.into_iter().map(|problem| (number, problem)))
+                }
                 Some(Ok(Entry { access, key, until })) => match known.entry(key) {
                     hash_map::Entry::Occupied(other) => {
                         let what = match other.key() {
@@ -59,7 +61,7 @@ impl AccessList {
             }
         }
         if !problems.is_empty() {
-            return Err(told(&problems));
+            return Err(list_of(&problems));
         }
         if known.is_empty() {
             return Err(Error::invalid_argument(
@@ -90,7 +92,7 @@ impl AccessList {
             None if certificate_names.is_empty() => return Err(Refusal::missing()),
             None => {
                 let keys = certificate_names.iter().map(|name| Key::of_certificate(name));
-                let known = keys.filter_map(|key| self.0.get(&key)).min_by_key(|it| it.line);
+                let known = keys.filter_map(|key| self.0.get(&key)).min_by_key(|entry| entry.line);
                 known.ok_or_else(|| Refusal::unknown_certificate(certificate_names))?
             }
         };
@@ -103,12 +105,13 @@ impl AccessList {
     /// Returns true if the holder of this access would get the same access now.
     pub fn still_gives(&self, access: &Access, now: SystemTime) -> bool {
         self.0.get(access.key()).is_some_and(|known| {
-            *known.access == *access && !known.until.as_ref().is_some_and(|it| it.is_past(now))
+            *known.access == *access
+                && !known.until.as_ref().is_some_and(|until| until.is_past(now))
         })
     }
 }
 
-fn told(problems: &[(usize, String)]) -> Error {
+fn list_of(problems: &[(usize, String)]) -> Error {
     let lines = problems.iter().take(MAX_PROBLEMS);
     let mut text: Vec<String> =
         lines.map(|(line, problem)| format!("line {line}: {problem}.")).collect();

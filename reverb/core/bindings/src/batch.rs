@@ -59,13 +59,13 @@ impl Numbers for SampledNumbers {
 
 fn put_info(field: usize, samples: &[impl Numbers], out: &mut [u8]) {
     match field {
-        0 => put_numbers(samples, out, |it| it.key.to_le_bytes()),
-        1 => put_numbers(samples, out, |it| it.probability.to_le_bytes()),
-        2 => put_numbers(samples, out, |it| it.table_size.to_le_bytes()),
-        3 => put_numbers(samples, out, |it| it.priority.to_le_bytes()),
-        4 => put_numbers(samples, out, |it| it.times_sampled.to_le_bytes()),
-        5 => put_numbers(samples, out, |it| it.min_probability.to_le_bytes()),
-        _ => put_numbers(samples, out, |it| it.epoch.to_le_bytes()),
+        0 => put_numbers(samples, out, |item| item.key.to_le_bytes()),
+        1 => put_numbers(samples, out, |item| item.probability.to_le_bytes()),
+        2 => put_numbers(samples, out, |item| item.table_size.to_le_bytes()),
+        3 => put_numbers(samples, out, |item| item.priority.to_le_bytes()),
+        4 => put_numbers(samples, out, |item| item.times_sampled.to_le_bytes()),
+        5 => put_numbers(samples, out, |item| item.min_probability.to_le_bytes()),
+        _ => put_numbers(samples, out, |item| item.epoch.to_le_bytes()),
     }
 }
 
@@ -99,14 +99,14 @@ fn batch_infos<'py>(
     let none = PyTuple::empty(py).into_any();
     let mut start = none.clone();
     let mut count = none.clone();
-    if samples.first().is_some_and(|it| it.numbers().window.count > 0) {
+    if samples.first().is_some_and(|item| item.numbers().window.count > 0) {
         let of_windows = |number: fn(SampledWindow) -> i32| {
             number_array(py, DType::Int32, samples.len(), |out| {
-                put_numbers(samples, out, |it| number(it.window).to_le_bytes());
+                put_numbers(samples, out, |item| number(item.window).to_le_bytes());
             })
         };
-        start = of_windows(|it| it.start)?;
-        count = of_windows(|it| i32::try_from(it.count).unwrap_or(i32::MAX))?;
+        start = of_windows(|window| window.start)?;
+        count = of_windows(|window| i32::try_from(window.count).unwrap_or(i32::MAX))?;
     }
     let numbers = [array(0)?, array(1)?, array(2)?, array(3)?, array(4)?, array(5)?, array(6)?];
     let [key, probability, table_size, priority, times_sampled, min_probability, epoch] = numbers;
@@ -402,7 +402,7 @@ impl Outputs {
     }
 
     fn arrays<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyUntypedArray>> {
-        self.columns.iter().map(|it| it.array.bind(py).clone()).collect()
+        self.columns.iter().map(|output| output.array.bind(py).clone()).collect()
     }
 }
 

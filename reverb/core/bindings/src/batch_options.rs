@@ -27,7 +27,7 @@ pub(crate) fn max_batch_bytes(given: Option<u64>) -> usize {
     let bytes = given.unwrap_or_else(|| {
         *DEFAULT.get_or_init(|| {
             reverb_server::process_memory()
-                .map_or(MAX_BATCH_BYTES, |it| MAX_BATCH_BYTES.min(it / 2))
+                .map_or(MAX_BATCH_BYTES, |bytes| MAX_BATCH_BYTES.min(bytes / 2))
         })
     });
     usize::try_from(bytes).unwrap_or(usize::MAX)
@@ -95,7 +95,11 @@ impl<'py> FromPyObject<'_, 'py> for BatchForm {
         let names: Option<Bound<'_, FlatNames>> = form.getattr(intern!(py, "names"))?.extract()?;
         let epoch: Option<i64> = form.getattr(intern!(py, "epoch"))?.extract()?;
         Ok(Self {
-            epoch: epoch.map(|it| if it < 0 { WithinEpoch::New } else { WithinEpoch::UpTo(it) }),
+            epoch: epoch.map(
+                |number| {
+                    if number < 0 { WithinEpoch::New } else { WithinEpoch::UpTo(number) }
+                },
+            ),
             ragged: ragged_form(ragged.cast::<PyString>()?.to_str()?, multiple_of)?,
             columns: form.getattr(intern!(py, "indices"))?.extract()?,
             names: names.map(|names| Arc::clone(&names.get().0)),
@@ -103,7 +107,7 @@ impl<'py> FromPyObject<'_, 'py> for BatchForm {
             window: form
                 .getattr(intern!(py, "window"))?
                 .extract::<Option<Window>>()?
-                .map(|it| it.0),
+                .map(|window| window.0),
             outputs: form.getattr(intern!(py, "outputs"))?.extract()?,
         })
     }

@@ -228,7 +228,7 @@ impl BatchedTrajectoryWriter {
         let items: PyResult<Vec<NewItems>> = items
             .into_iter()
             .map(|(leaves, priorities, removal_priorities, r#where)| {
-                let removal = |it| self.per_environment("removal_priorities", &it);
+                let removal = |numbers| self.per_environment("removal_priorities", &numbers);
                 let mut constants = Vec::new();
                 let mut columns = Vec::with_capacity(leaves.len());
                 for at in 0..leaves.len() {

@@ -152,8 +152,9 @@ impl StoredCheckpoint {
         let cursor = ItemCursor::new(&self.stored, table).or_raise()?;
         let cursor = StoredCursor { cursor: Some(cursor), ready: VecDeque::new(), failure: None };
         let cursor = Cursor::Stored(cursor);
-        let sampler = Sampler::new(cursor, false, None);
-        Ok(sampler.with_inserted_at(with_inserted_at))
+        let mut sampler = Sampler::new(cursor, None);
+        sampler.with_inserted_at = with_inserted_at;
+        Ok(sampler)
     }
 }
 

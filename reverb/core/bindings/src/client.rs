@@ -19,7 +19,7 @@ use reverb_client::{
 use reverb_data::codec::Compression;
 use reverb_data::keep_samples;
 use reverb_rpc::Keepalive;
-use reverb_rpc::client::{Credentials, Environment, Security};
+use reverb_rpc::client::{ConnectionOptions, Credentials, Environment, Security};
 use reverb_shards::group::Group;
 use reverb_wire::calls::{Call as _, SmallCall};
 use reverb_wire::convert::item_condition::from_item_condition;
@@ -30,7 +30,7 @@ use reverb_wire::shard::Shard;
 use crate::batch::{BatchAnswer, Lent};
 use crate::batch_options::{BatchOptions, Window};
 use crate::batched_writer::BatchedTrajectoryWriter;
-use crate::connect::{AddressConnector, Options, target_of};
+use crate::connect::{AddressConnector, target_of};
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::legacy_writer::Writer;
@@ -436,8 +436,11 @@ impl Client {
         if let Some(Window((window, spans))) = &window {
             cursor = cursor.with_window(*window, spans);
         }
-        let sampler = Sampler::new(Cursor::Sample(cursor), emit_timesteps, unflatten);
-        Ok(sampler.with_window(window.map(|Window((window, _))| window)))
+        let window = window.map(|Window((window, _))| window);
+        let mut sampler = Sampler::new(Cursor::Sample(cursor), unflatten);
+        sampler.emit_timesteps = emit_timesteps;
+        sampler.window = window;
+        Ok(sampler)
     }
 
     #[pyo3(signature = (table, columns, condition, partial, with_inserted_at, unflatten))]
@@ -456,8 +459,9 @@ impl Client {
             .with_columns(columns)
             .with_condition(condition)
             .with_partial(partial);
-        let sampler = Sampler::new(Cursor::Scan(cursor), false, unflatten);
-        Ok(sampler.with_inserted_at(with_inserted_at))
+        let mut sampler = Sampler::new(Cursor::Scan(cursor), unflatten);
+        sampler.with_inserted_at = with_inserted_at;
+        Ok(sampler)
     }
 
     #[pyo3(signature = (request, keys))]
@@ -524,7 +528,7 @@ pub(crate) fn new_parts(
     keepalive: Keepalive,
     security: Security,
 ) -> Result<Parts> {
-    let options = Options { connect_timeout, keepalive, security };
+    let options = ConnectionOptions { connect_timeout, keepalive, security };
     let connector = AddressConnector::new(address, options)?;
     let runtime = runtime().handle().clone();
     let core = Core::new(address, Box::new(connector.clone()), connect_timeout, runtime);

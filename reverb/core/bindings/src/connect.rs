@@ -8,4 +8,3 @@ mod server_connector;
 mod shard_connector;
 
 pub(crate) use address_connector::{AddressConnector, group_of, target_of};
-pub(crate) use server_connector::Options;

@@ -27,7 +27,7 @@ pub(crate) fn read_constant<'py>(
         return Ok(scalar);
     }
     let wanted = wanted.filter(|_| value.is_exact_instance_of::<PyFloat>());
-    if let Some(dtype) = wanted.filter(|it| SHORT_FLOATS.contains(it)) {
+    if let Some(dtype) = wanted.filter(|dtype| SHORT_FLOATS.contains(dtype)) {
         // NumPy rounds to the types that Rust lacks.
         let array =
             py.import(intern!(py, "numpy"))?.call_method1(intern!(py, "asarray"), (value,))?;
@@ -55,12 +55,12 @@ fn number_as<'py>(value: &Bound<'py, PyAny>, dtype: DType) -> Option<Leaf<'py>> 
     }
     let int: i64 = value.extract().ok()?;
     match dtype {
-        DType::Int8 => i8::try_from(int).ok().map(|it| scalar(dtype, &it.to_le_bytes())),
-        DType::Int16 => i16::try_from(int).ok().map(|it| scalar(dtype, &it.to_le_bytes())),
-        DType::Int32 => i32::try_from(int).ok().map(|it| scalar(dtype, &it.to_le_bytes())),
-        DType::UInt8 => u8::try_from(int).ok().map(|it| scalar(dtype, &it.to_le_bytes())),
-        DType::UInt16 => u16::try_from(int).ok().map(|it| scalar(dtype, &it.to_le_bytes())),
-        DType::UInt32 => u32::try_from(int).ok().map(|it| scalar(dtype, &it.to_le_bytes())),
+        DType::Int8 => i8::try_from(int).ok().map(|int| scalar(dtype, &int.to_le_bytes())),
+        DType::Int16 => i16::try_from(int).ok().map(|int| scalar(dtype, &int.to_le_bytes())),
+        DType::Int32 => i32::try_from(int).ok().map(|int| scalar(dtype, &int.to_le_bytes())),
+        DType::UInt8 => u8::try_from(int).ok().map(|int| scalar(dtype, &int.to_le_bytes())),
+        DType::UInt16 => u16::try_from(int).ok().map(|int| scalar(dtype, &int.to_le_bytes())),
+        DType::UInt32 => u32::try_from(int).ok().map(|int| scalar(dtype, &int.to_le_bytes())),
         // Larger integers are not all numbers of these types.
         DType::Float32 if int.unsigned_abs() <= 1 << f32::MANTISSA_DIGITS => {
             Some(scalar(dtype, &(int as f32).to_le_bytes()))

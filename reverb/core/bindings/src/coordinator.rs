@@ -6,11 +6,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use reverb_rpc::Keepalive;
-use reverb_rpc::client::{Credentials, Environment};
+use reverb_rpc::client::{ConnectionOptions, Credentials, Environment};
 use reverb_shards::address::GroupAddress;
 use reverb_shards::coordinator::Coordinator as Core;
 
-use crate::connect::{Options, group_of, target_of};
+use crate::connect::{group_of, target_of};
 use crate::error::OrRaise;
 use crate::locks::Visit;
 use crate::process::{Local, runtime};
@@ -34,7 +34,7 @@ impl Coordinator {
             credentials.map_or_else(Credentials::default, ClientSecurity::credentials);
         let security = py.detach(|| credentials.open(&target, Environment::now())).or_raise()?;
         let keepalive = Keepalive::default();
-        let options = Options { connect_timeout: CONNECT_TIMEOUT, keepalive, security };
+        let options = ConnectionOptions { connect_timeout: CONNECT_TIMEOUT, keepalive, security };
         let group = group_of(address, options).or_raise()?;
         let core = Core::start(group, runtime().handle());
         Ok(Self(Mutex::new(Some(Local::new(core)))))

@@ -154,7 +154,7 @@ fn as_bits<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>
     let Some(dtype) = value.getattr_opt(intern!(py, "dtype"))? else { return Ok(None) };
     let text = dtype.str()?.to_string();
     let name = text.strip_prefix("torch.").unwrap_or_default();
-    let known = dtype::extensions().find(|it| it.name() == name && it.size() == 1);
+    let known = dtype::extensions().find(|dtype| dtype.name() == name && dtype.size() == 1);
     let Some(known) = known else { return Ok(None) };
     let bytes = py.import("torch")?.getattr("uint8")?;
     Ok(Some((value.call_method1("view", (bytes,))?, known)))

@@ -11,7 +11,7 @@ use reverb_data::DType;
 
 /// The types that NumPy lacks. The package `ml_dtypes` adds them, under our names.
 pub(crate) fn extensions() -> impl Iterator<Item = DType> {
-    DType::ALL.iter().copied().filter(|&it| is_extension(it))
+    DType::ALL.iter().copied().filter(|&dtype| is_extension(dtype))
 }
 
 fn is_extension(dtype: DType) -> bool {

@@ -35,7 +35,7 @@ pub(crate) fn read_file<'py>(
     max_bytes: u64,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let content = py.detach(|| reverb_base::read_file(&path, max_bytes));
-    content.map(|it| PyBytes::new(py, &it)).map_err(|why| to_os_error(&path, &why))
+    content.map(|bytes| PyBytes::new(py, &bytes)).map_err(|why| to_os_error(&path, &why))
 }
 
 /// Python raises `FileNotFoundError` and its siblings by the number.

@@ -32,7 +32,8 @@ pub(crate) fn item_priorities(
             Some(priorities) => priorities.get_item(&table)?,
             None => None,
         };
-        let removal = removal.map(|it| number("removal_priorities", &name, &it)).transpose()?;
+        let removal =
+            removal.map(|priority| number("removal_priorities", &name, &priority)).transpose()?;
         let value = number("priorities", &name, &priority)?;
         Ok((name, ItemPriority { value, removal }))
     };

@@ -45,7 +45,7 @@ impl Cursor {
         }
     }
 
-    /// A scan blocks no other call, so it goes on.
+    /// A scan blocks no other call, so it continues.
     fn withdraw(&mut self) {
         if let Self::Sample(cursor) = self {
             cursor.withdraw();
@@ -101,34 +101,24 @@ pub(crate) struct Sampler {
     /// `None` while another thread waits in `__next__`.
     cursor: Arc<Local<Mutex<Option<Cursor>>>>,
     name: &'static str,
-    emit_timesteps: bool,
+    pub(crate) emit_timesteps: bool,
     /// True if each sample is paired with its time of insertion, in seconds since 1970.
-    with_inserted_at: bool,
+    pub(crate) with_inserted_at: bool,
     /// Window that each sample is.
-    window: Option<StepWindow>,
+    pub(crate) window: Option<StepWindow>,
     unflatten: Option<Py<PyAny>>,
 }
 
 impl Sampler {
-    pub(crate) fn new(cursor: Cursor, emit_timesteps: bool, unflatten: Option<Py<PyAny>>) -> Self {
+    pub(crate) fn new(cursor: Cursor, unflatten: Option<Py<PyAny>>) -> Self {
         Self {
             name: cursor.name(),
             cursor: Arc::new(Local::new(Mutex::new(Some(cursor)))),
-            emit_timesteps,
+            emit_timesteps: false,
             with_inserted_at: false,
             window: None,
             unflatten,
         }
-    }
-
-    pub(crate) fn with_inserted_at(mut self, with: bool) -> Self {
-        self.with_inserted_at = with;
-        self
-    }
-
-    pub(crate) fn with_window(mut self, window: Option<StepWindow>) -> Self {
-        self.window = window;
-        self
     }
 
     fn take_cursor(&self) -> PyResult<Cursor> {

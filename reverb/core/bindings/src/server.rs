@@ -52,7 +52,7 @@ impl Config {
     fn core(self) -> PyResult<reverb_server::Config> {
         let security = self.security.as_ref();
         let host = self.http_host;
-        let tls = security.is_some_and(|it| it.http_tls);
+        let tls = security.is_some_and(|security| security.http_tls);
         let interval = self.checkpoint_interval_s.map(Duration::from_secs_f64);
         Ok(reverb_server::Config {
             load: self.checkpoints.load.clone(),
@@ -73,7 +73,7 @@ impl Config {
                 authenticator: security
                     .map_or(Ok(None), ServerSecurity::authenticator)
                     .or_raise()?,
-                insecure_tokens: security.is_some_and(|it| it.insecure_tokens),
+                insecure_tokens: security.is_some_and(|security| security.insecure_tokens),
                 shard: self.shard.map(Shard::options).transpose()?,
                 ..ServerOptions::default()
             },
@@ -241,13 +241,7 @@ impl Server {
     fn drain(&self, py: Python<'_>, timeout_s: f64, is_final: bool) -> PyResult<usize> {
         self.core.origin().check("Server").or_raise()?;
         let timeout = seconds("drain_s", timeout_s)?;
-        wait(py, async {
-            Ok(if is_final {
-                self.core.drain_for_good(timeout).await
-            } else {
-                self.core.drain(timeout).await
-            })
-        })
+        wait(py, async { Ok(self.core.drain(timeout, is_final).await) })
     }
 
     /// Reads certificates and tokens again; returns a line for each part that has changed.
@@ -273,7 +267,7 @@ impl Server {
     #[pyo3(signature = (is_final))]
     fn stop(&self, py: Python<'_>, is_final: bool) {
         if self.core.origin().is_here() {
-            py.detach(|| if is_final { self.core.stop_for_good() } else { self.core.stop() });
+            py.detach(|| self.core.end(is_final));
         }
     }
 

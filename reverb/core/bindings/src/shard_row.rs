@@ -28,7 +28,7 @@ impl ShardRow {
             num_slots: row.num_slots,
             state: row.state.to_owned(),
             error: row.error,
-            last_seen_s: row.last_seen.map(|it| it.as_secs_f64()),
+            last_seen_s: row.last_seen.map(|ago| ago.as_secs_f64()),
             tables: PyBytes::new(py, &row.tables.encode_to_vec()).unbind(),
         }
     }

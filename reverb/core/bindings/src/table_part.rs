@@ -42,8 +42,8 @@ pub(crate) fn table_whole<'py>(
     py: Python<'py>,
     parts: Vec<Vec<u8>>,
 ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-    let parts = parts.iter().map(|it| parse(it)).collect::<PyResult<Vec<_>>>()?;
-    Ok(whole(&parts).map(|it| encode(py, &it)))
+    let parts = parts.iter().map(|part| parse(part)).collect::<PyResult<Vec<_>>>()?;
+    Ok(whole(&parts).map(|table| encode(py, &table)))
 }
 
 /// Returns `(error, warning)`.

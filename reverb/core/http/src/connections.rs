@@ -44,7 +44,7 @@ impl Connections {
     /// Records that a connection has sent a request.
     pub(crate) fn touch(&self, connection: &Arc<Connection>) {
         let mut open = self.open.lock();
-        if let Some(at) = open.iter().position(|it| Arc::ptr_eq(it, connection)) {
+        if let Some(at) = open.iter().position(|known| Arc::ptr_eq(known, connection)) {
             open.remove(at);
             open.push_back(Arc::clone(connection));
         }

@@ -78,16 +78,16 @@ pub fn print(level: Level, target: &str, message: String, fields: Vec<(String, V
 
 pub(crate) fn take(line: Line) {
     let logs = logs();
-    let told = {
+    let due = {
         let mut repeats = logs.repeats.lock();
         let repeats = repeats.get_or_insert_default();
-        let told = repeats.take(line, Instant::now());
-        if told.is_none() && !repeats.has_teller {
+        let due = repeats.take(line, Instant::now());
+        if due.is_none() && !repeats.has_teller {
             repeats.has_teller = start_teller(logs);
         }
-        told
+        due
     };
-    if let Some(line) = told {
+    if let Some(line) = due {
         tell(logs, line);
     }
 }
@@ -95,7 +95,7 @@ pub(crate) fn take(line: Line) {
 /// Starts a thread that logs repetitions when they are due, and ends when there are none.
 fn start_teller(logs: &'static Logs) -> bool {
     let thread = std::thread::Builder::new().name("reverb-log".to_owned());
-    let told = move || {
+    let report = move || {
         loop {
             let (lines, next) = {
                 let mut repeats = logs.repeats.lock();
@@ -112,7 +112,7 @@ fn start_teller(logs: &'static Logs) -> bool {
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
         }
     };
-    thread.spawn(told).is_ok()
+    thread.spawn(report).is_ok()
 }
 
 fn tell(logs: &Logs, line: Line) {

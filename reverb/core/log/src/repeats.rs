@@ -154,7 +154,8 @@ mod tests {
         assert_eq!(repeats.next_due(), Some(start + INTERVAL));
         assert!(repeats.due(start + 59 * SECOND).is_empty());
         let due = repeats.due(start + INTERVAL);
-        let logged: Vec<_> = due.iter().map(|it| (it.text("repeats"), it.text("peer"))).collect();
+        let logged: Vec<_> =
+            due.iter().map(|line| (line.text("repeats"), line.text("peer"))).collect();
         assert_eq!(logged, [("9", "9")]);
         assert!(repeats.take(warning("refused", "", 10), start + 61 * SECOND).is_none());
         assert_eq!(repeats.due(start + 2 * INTERVAL)[0].text("repeats"), "1");

@@ -71,9 +71,9 @@ fn read<T, E: ToString>(
     if text.is_empty() {
         return None;
     }
-    let told =
+    let logged =
         |error: E| problems.push(format!("{variable}: {}; the default is used", error.to_string()));
-    parse(&text).map_err(told).ok()
+    parse(&text).map_err(logged).ok()
 }
 
 /// Changes the defaults: the level of our crates, and the format. The environment overrides them,

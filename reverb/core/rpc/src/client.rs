@@ -10,4 +10,5 @@ mod token;
 mod unix_socket;
 
 pub use channel::{AnswerRules, Call, Channel, Reply, own_name};
+pub use connection::ConnectionOptions;
 pub use credentials::{Credentials, Environment, Security};

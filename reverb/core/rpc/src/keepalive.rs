@@ -86,7 +86,7 @@ impl Keepalive {
         };
         let or = ", or None for no pings";
         Ok(Self {
-            interval: keepalive_s.map(|it| check("keepalive_s", or, it)).transpose()?,
+            interval: keepalive_s.map(|seconds| check("keepalive_s", or, seconds)).transpose()?,
             timeout: check("keepalive_timeout_s", "", keepalive_timeout_s)?,
         })
     }
@@ -148,7 +148,7 @@ impl Keepalive {
 
 /// Returns true if a `user-agent` or `server` header is from this package.
 pub fn is_ours(product: Option<&HeaderValue>) -> bool {
-    product.is_some_and(|it| it.as_bytes().starts_with(PRODUCT_NAME))
+    product.is_some_and(|product| product.as_bytes().starts_with(PRODUCT_NAME))
 }
 
 #[cfg(test)]

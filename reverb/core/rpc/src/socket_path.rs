@@ -127,7 +127,7 @@ fn percent_decoded(text: &str) -> Vec<u8> {
     let mut rest = text.as_bytes();
     let mut decoded = Vec::with_capacity(rest.len());
     while let [byte, after @ ..] = rest {
-        let digit = |at: usize| after.get(at).and_then(|&it| char::from(it).to_digit(16));
+        let digit = |at: usize| after.get(at).and_then(|&byte| char::from(byte).to_digit(16));
         if let (b'%', Some(high), Some(low)) = (byte, digit(0), digit(1)) {
             decoded.push((high * 16 + low) as u8);
             rest = &after[2..];

@@ -12,10 +12,10 @@ pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// Header or trailer that holds the percent-encoded message.
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
-/// Header or trailer of a status `UNAVAILABLE` that tells that the server does not come back.
+/// Header or trailer of a status `UNAVAILABLE` that says that the server does not come back.
 const STOPPED_FOR_GOOD: HeaderName = HeaderName::from_static("reverb-stopped-for-good");
 
-/// Header or trailer of a status that tells that no item of the table has the window of a request.
+/// Header or trailer of a status that says that no item of the table has the window of a request.
 const NO_WINDOW: HeaderName = HeaderName::from_static("reverb-no-window");
 
 /// dm-reverb's clients refuse header lists of more than 8 KiB, so a longer message is cut.
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn every_kind_survives_a_round_trip() {
         for &kind in ErrorKind::ALL {
-            // They are told from others of their code by their text, or in this process alone.
+            // They differ from others of their code by their text, or in this process alone.
             if matches!(kind, ErrorKind::SignatureMismatch | ErrorKind::RateLimiterTimeout) {
                 continue;
             }

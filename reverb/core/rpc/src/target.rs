@@ -164,7 +164,7 @@ fn parse_host_port(host_port: &str, text: &str) -> Result<HostPort> {
         return Err(malformed("has a Unix socket in a list: it must be the only address"));
     }
     if host_port.contains("://") {
-        let has_one = ["grpcs://", "grpc://"].iter().any(|it| host_port.starts_with(it));
+        let has_one = ["grpcs://", "grpc://"].iter().any(|scheme| host_port.starts_with(scheme));
         return Err(malformed(if has_one {
             "has a scheme in its middle: write it once, before all hosts"
         } else {

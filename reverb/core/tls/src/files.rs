@@ -103,7 +103,7 @@ impl File {
     }
 
     fn has(&self, word: &str) -> bool {
-        self.content.windows(word.len()).any(|it| it == word.as_bytes())
+        self.content.windows(word.len()).any(|part| part == word.as_bytes())
     }
 
     /// Warning if users other than the owner may read it.

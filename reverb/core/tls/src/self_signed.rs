@@ -48,7 +48,7 @@ pub fn self_signed(directory: &Path, names: &[String], days: i64) -> Result<Vec<
     })?;
     fs::create_dir_all(directory).map_err(|error| cannot_write(directory, &error))?;
     for (path, pem) in files.iter().zip(pems) {
-        let is_key = path.extension().is_some_and(|it| it == "key");
+        let is_key = path.extension().is_some_and(|extension| extension == "key");
         write(path, &pem, is_key).map_err(|error| cannot_write(path, &error))?;
     }
     Ok(files.to_vec())

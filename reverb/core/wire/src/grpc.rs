@@ -7,12 +7,9 @@ mod sample;
 mod scan;
 mod shard;
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use reverb_base::{Error, ErrorKind, Result};
-use reverb_rpc::Keepalive;
-use reverb_rpc::client::{AnswerRules, Channel, Reply, Security};
+use reverb_rpc::client::{AnswerRules, Channel, ConnectionOptions, Reply};
 use reverb_rpc::framing::MessageLimit;
 use reverb_rpc::message::Message;
 
@@ -32,25 +29,12 @@ pub struct GrpcTransport(Channel);
 impl GrpcTransport {
     /// Creates a transport. The address is checked; see `Target::parse` for its forms.
     pub fn new(target: &str) -> Result<Self> {
-        Ok(Self(Channel::new(target)?.with_answer_rules(answer_rules)))
+        Self::with_options(target, ConnectionOptions::default())
     }
 
-    /// Sets the time limit for reaching a server that answers.
-    #[must_use]
-    pub fn with_connect_timeout(self, timeout: Duration) -> Self {
-        Self(self.0.with_connect_timeout(timeout))
-    }
-
-    /// Sets the keepalive options. Must be called before the first call.
-    #[must_use]
-    pub fn with_keepalive(self, keepalive: Keepalive) -> Self {
-        Self(self.0.with_keepalive(keepalive))
-    }
-
-    /// Sets TLS and the token. Must be called before the first call.
-    #[must_use]
-    pub fn with_security(self, security: Security) -> Self {
-        Self(self.0.with_security(security))
+    /// Like `new`, with options of its connections.
+    pub fn with_options(target: &str, options: ConnectionOptions) -> Result<Self> {
+        Ok(Self(Channel::new(target, options, answer_rules)?))
     }
 
     async fn ask<A: prost::Message + Default>(&self, path: &str, request: Message) -> Result<A> {

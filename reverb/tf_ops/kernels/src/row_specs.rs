@@ -105,22 +105,14 @@ impl RowSpecs {
             signature.and_then(|signature| signature.0.get(index)).map(|spec| spec.name.as_str());
         let (expected, expected_shape) = &self.columns[index];
         if dtype != *expected || !matches(expected_shape, shape, 0) {
-            return Err(self.mismatch(
-                index,
-                name,
-                (*expected, &partial_shape_text(expected_shape)),
-                (dtype, shape),
-            ));
+            let expected_shape = partial_shape_text(expected_shape);
+            return Err(self.mismatch(index, name, *expected, &expected_shape, dtype, shape));
         }
         if let Some(spec) = signature.and_then(|signature| signature.0.get(index))
             && (dtype != spec.dtype || !matches(&spec.shape, shape, cut))
         {
-            return Err(self.mismatch(
-                index,
-                name,
-                (spec.dtype, &spec.shape_text()),
-                (dtype, shape),
-            ));
+            let expected_shape = spec.shape_text();
+            return Err(self.mismatch(index, name, spec.dtype, &expected_shape, dtype, shape));
         }
         Ok(())
     }
@@ -129,8 +121,10 @@ impl RowSpecs {
         &self,
         index: usize,
         name: Option<&str>,
-        (expected, expected_shape): (DType, &str),
-        (dtype, shape): (DType, &[usize]),
+        expected: DType,
+        expected_shape: &str,
+        dtype: DType,
+        shape: &[usize],
     ) -> Failure {
         let name = name.filter(|name| !name.is_empty()).map(|name| format!(" (column '{name}')"));
         Failure::invalid_argument(format!(

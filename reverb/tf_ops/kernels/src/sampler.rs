@@ -274,7 +274,7 @@ pub(crate) fn options(
         max_samples: positive("max_samples", max_samples)?,
         max_in_flight_samples_per_worker: per_worker,
         num_workers: positive("num_workers_per_iterator", num_workers)?
-            .map_or(defaults.num_workers, |it| it as usize),
+            .map_or(defaults.num_workers, |number| number as usize),
         max_samples_per_stream: positive("max_samples_per_stream", max_samples_per_stream)?
             .unwrap_or(defaults.max_samples_per_stream),
         rate_limiter_timeout: u64::try_from(rate_limiter_timeout_ms)

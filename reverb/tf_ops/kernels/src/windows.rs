@@ -19,7 +19,10 @@ pub(crate) struct Windows {
 impl Windows {
     /// Windows of sampled items; `None` if they were sampled without.
     pub(crate) fn of(window: Option<StepWindow>, samples: &[Sampled]) -> Option<Self> {
-        window.map(|window| Self { window, rows: samples.iter().map(|it| it.window).collect() })
+        window.map(|window| Self {
+            window,
+            rows: samples.iter().map(|sample| sample.window).collect(),
+        })
     }
 
     /// Sets three outputs, starting at `first`.

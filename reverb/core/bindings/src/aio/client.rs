@@ -191,7 +191,7 @@ impl AsyncClient {
         }
         self.completions.close();
         let is_closed = self.event_loop.bind(py).call_method0(intern!(py, "is_closed"));
-        let is_closed = is_closed.and_then(|it| it.is_truthy()).unwrap_or(true);
+        let is_closed = is_closed.and_then(|answer| answer.is_truthy()).unwrap_or(true);
         for call in waiting.into_values() {
             if let Err(error) = call.get().abandon(py, is_closed) {
                 error.write_unraisable(py, None);

@@ -27,7 +27,7 @@ impl Completions {
 
     /// The end that becomes readable when a call has ended; -1 if it is closed.
     pub(super) fn fileno(&self) -> RawFd {
-        self.sockets.visit(|it| it.as_ref().map_or(-1, |(reader, _)| reader.as_raw_fd()))
+        self.sockets.visit(|sockets| sockets.as_ref().map_or(-1, |(reader, _)| reader.as_raw_fd()))
     }
 
     /// Records that a call has ended, and wakes the event loop unless it has been woken.
@@ -38,7 +38,7 @@ impl Completions {
         });
         if was_empty {
             // If the socket is full, the loop has not read yet and will.
-            self.sockets.visit(|it| it.as_mut().map(|(_, writer)| writer.write(&[1])));
+            self.sockets.visit(|sockets| sockets.as_mut().map(|(_, writer)| writer.write(&[1])));
         }
     }
 

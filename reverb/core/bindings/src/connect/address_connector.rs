@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use reverb_base::{Error, Result};
 use reverb_client::Connector;
+use reverb_rpc::client::ConnectionOptions;
 use reverb_rpc::target::Target;
 use reverb_shards::address::GroupAddress;
 use reverb_shards::group::Group;
@@ -13,7 +14,7 @@ use reverb_wire::transport::Transport;
 
 use crate::process::runtime;
 
-use super::server_connector::{Options, ServerConnector};
+use super::server_connector::ServerConnector;
 use super::shard_connector::ShardConnector;
 
 /// Connector of an address: of a server, several in turn, or a group of shards.
@@ -36,7 +37,7 @@ impl AddressConnector {
     /// # Errors
     ///
     /// `InvalidArgument` for an invalid address.
-    pub(crate) fn new(address: &str, options: Options) -> Result<Self> {
+    pub(crate) fn new(address: &str, options: ConnectionOptions) -> Result<Self> {
         if GroupAddress::is_one(address) {
             let has_token = options.security.has_token();
             let transport = GroupTransport::new(group_of(address, options)?);
@@ -89,7 +90,7 @@ impl Connector for AddressConnector {
 /// # Errors
 ///
 /// `InvalidArgument` for an address that is not that of a group.
-pub(crate) fn group_of(address: &str, options: Options) -> Result<Arc<Group>> {
+pub(crate) fn group_of(address: &str, options: ConnectionOptions) -> Result<Arc<Group>> {
     let parsed = GroupAddress::parse(address)?;
     let runtime = runtime().handle().clone();
     Ok(Group::new(address, parsed, Box::new(ShardConnector(options)), runtime))

@@ -3,11 +3,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use reverb_base::{Error, Result};
-use reverb_rpc::Keepalive;
-use reverb_rpc::client::Security;
+use reverb_rpc::client::ConnectionOptions;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::{Loopback, Target};
 use reverb_server::{local_has_ended, local_shard, local_shard_of_socket};
@@ -17,17 +15,6 @@ use reverb_wire::transport::Transport;
 
 use crate::process::runtime;
 
-/// Options for connecting to an address.
-#[derive(Debug, Clone)]
-pub(crate) struct Options {
-    /// Time limit for reaching a server.
-    pub(crate) connect_timeout: Duration,
-    /// PINGs to a server.
-    pub(crate) keepalive: Keepalive,
-    /// TLS and token.
-    pub(crate) security: Security,
-}
-
 /// Transport to the servers of an address. Each use checks whether a server of this process listens
 /// there, because one may have started meanwhile.
 #[derive(Debug)]
@@ -35,14 +22,14 @@ pub(crate) struct ServerConnector {
     address: String,
     loopback: Option<Loopback>,
     socket: Option<SocketPath>,
-    options: Options,
+    options: ConnectionOptions,
     /// True once a server of this process was found.
     was_local: AtomicBool,
     remote: OnceLock<Arc<GrpcTransport>>,
 }
 
 impl ServerConnector {
-    pub(crate) fn new(address: &str, options: Options) -> Self {
+    pub(crate) fn new(address: &str, options: ConnectionOptions) -> Self {
         Self {
             address: address.to_owned(),
             loopback: Loopback::of(address),
@@ -103,11 +90,8 @@ impl ServerConnector {
         if let Some(remote) = self.remote.get() {
             return Ok(Arc::clone(remote));
         }
-        let Options { connect_timeout, keepalive, security } = &self.options;
         let _entered = runtime().enter();
-        let remote = GrpcTransport::new(&self.address)?;
-        let remote = remote.with_connect_timeout(*connect_timeout).with_keepalive(*keepalive);
-        let remote = Arc::new(remote.with_security(security.clone()));
+        let remote = Arc::new(GrpcTransport::with_options(&self.address, self.options.clone())?);
         Ok(Arc::clone(self.remote.get_or_init(|| remote)))
     }
 }

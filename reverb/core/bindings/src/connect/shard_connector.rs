@@ -6,23 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_base::Result;
+use reverb_rpc::client::ConnectionOptions;
 use reverb_rpc::target::Target;
 use reverb_server::local_shard_of_id;
 use reverb_shards::member::{Connect, ShardConnection};
 use reverb_wire::shard::Shard;
 
-use super::server_connector::{Options, ServerConnector};
+use super::server_connector::ServerConnector;
 
 /// Time limit for reaching a shard. A shard that exceeds it is left out for a while.
 const SHARD_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(crate) struct ShardConnector(pub(crate) Options);
+pub(crate) struct ShardConnector(pub(crate) ConnectionOptions);
 
 impl Connect for ShardConnector {
     fn connect(&self, address: &str, server_id: Option<u64>) -> Result<Box<dyn ShardConnection>> {
         Target::parse(address)?;
         let connect_timeout = self.0.connect_timeout.min(SHARD_CONNECT_TIMEOUT);
-        let options = Options { connect_timeout, ..self.0.clone() };
+        let options = ConnectionOptions { connect_timeout, ..self.0.clone() };
         let connector = ServerConnector::new(address, options);
         Ok(Box::new(Connection { connector, server_id }))
     }

@@ -18,7 +18,7 @@ use crate::framing::{
     ACCEPTED_COMPRESSION, Compression, MessageCheck, MessageLimit, MessageReader, MessageSender,
     stream_error,
 };
-use crate::keepalive::{CLIENT_NAME, Keepalive, MAX_CLIENT_NAME_BYTES, OpenCall, PRODUCT};
+use crate::keepalive::{CLIENT_NAME, MAX_CLIENT_NAME_BYTES, OpenCall, PRODUCT};
 use crate::message::Message;
 use crate::status::Status;
 use crate::target::Target;
@@ -31,7 +31,6 @@ use crate::target::Target;
 pub struct Channel {
     target: String,
     servers: Arc<Servers>,
-    connect_timeout: Duration,
     answer_rules: fn(&str) -> AnswerRules,
     /// Paths of calls for which the warning "reaches one server of several" was logged.
     warned_of: Mutex<HashSet<String>>,
@@ -46,51 +45,23 @@ pub struct AnswerRules {
     pub check: Option<Box<dyn MessageCheck>>,
 }
 
-/// Default time limit for reaching a server that answers.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-
 /// Minimum time limit: with a shorter one even a nearby server could not answer.
 const MIN_CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Channel {
-    /// Creates a channel. The address is checked; see `Target::parse` for its forms.
-    pub fn new(target: &str) -> Result<Self> {
+    /// Creates a channel, with rules for answers by the path of the call. The address is checked;
+    /// see `Target::parse` for its forms.
+    pub fn new(
+        target: &str,
+        options: ConnectionOptions,
+        answer_rules: fn(&str) -> AnswerRules,
+    ) -> Result<Self> {
         Ok(Self {
             target: target.to_owned(),
-            servers: Servers::new(Target::parse(target)?, ConnectionOptions::default()),
-            connect_timeout: CONNECT_TIMEOUT,
-            answer_rules: |_| AnswerRules::default(),
+            servers: Servers::new(Target::parse(target)?, options),
+            answer_rules,
             warned_of: Mutex::default(),
         })
-    }
-
-    /// Sets the time limit for reaching a server that answers.
-    #[must_use]
-    pub fn with_connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout.max(MIN_CONNECT_TIMEOUT);
-        self
-    }
-
-    /// Sets the keepalive options. Must be called before the first call.
-    #[must_use]
-    pub fn with_keepalive(mut self, keepalive: Keepalive) -> Self {
-        let options = ConnectionOptions { keepalive, ..self.servers.options().clone() };
-        self.servers = Servers::new(self.servers.target().clone(), options);
-        self
-    }
-
-    /// Sets TLS and the token. Must be called before the first call.
-    #[must_use]
-    pub fn with_security(mut self, security: Security) -> Self {
-        let options = ConnectionOptions { security, ..self.servers.options().clone() };
-        self.servers = Servers::new(self.servers.target().clone(), options);
-        self
-    }
-
-    /// Sets the rules for answers, by the path of the call.
-    #[must_use]
-    pub fn with_answer_rules(self, answer_rules: fn(&str) -> AnswerRules) -> Self {
-        Self { answer_rules, ..self }
     }
 
     /// Target, as the caller wrote it.
@@ -161,7 +132,7 @@ impl Channel {
 
     /// A connection to a server that has answered, with room for one more stream.
     async fn connection(&self, path: &str) -> Result<Connection> {
-        let limit = self.connect_timeout;
+        let limit = self.servers.options().connect_timeout.max(MIN_CONNECT_TIMEOUT);
         let connection =
             match tokio::time::timeout(limit, self.servers.connection(path, limit)).await {
                 Ok(connection) => connection?,
@@ -253,7 +224,8 @@ pub fn own_name() -> &'static str {
     NAME.get_or_init(|| {
         let text = std::env::var("REVERB_CLIENT_NAME").unwrap_or_else(|_| {
             let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-            let program = std::env::args().find(|it| !it.starts_with('-')).unwrap_or_default();
+            let program =
+                std::env::args().find(|argument| !argument.starts_with('-')).unwrap_or_default();
             let program = program.rsplit('/').next().unwrap_or_default();
             format!("{}:{}:{program}", host.trim(), std::process::id())
         });
@@ -318,7 +290,7 @@ impl Reply {
                     let status = match reader.next().await {
                         Ok(Some(message)) => return Ok(Some(message)),
                         Ok(None) => {
-                            reader.trailers().await.map(|it| status_from_trailers(it.as_ref()))
+                            reader.trailers().await.map(|map| status_from_trailers(map.as_ref()))
                         }
                         Err(error) => Err(error),
                     };

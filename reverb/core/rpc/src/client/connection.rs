@@ -36,10 +36,22 @@ const PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(1);
 
 const MAX_PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Clone, Default)]
-pub(super) struct ConnectionOptions {
-    pub(super) keepalive: Keepalive,
-    pub(super) security: Security,
+/// Options of the connections to the servers of a target.
+#[derive(Debug, Clone)]
+pub struct ConnectionOptions {
+    /// Time limit for reaching a server that answers.
+    pub connect_timeout: Duration,
+    /// PINGs to a server.
+    pub keepalive: Keepalive,
+    /// TLS and token.
+    pub security: Security,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> Self {
+        let connect_timeout = Duration::from_secs(20);
+        Self { connect_timeout, keepalive: Keepalive::default(), security: Security::default() }
+    }
 }
 
 /// Reason for which a server could not be reached.

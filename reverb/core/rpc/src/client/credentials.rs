@@ -212,7 +212,7 @@ fn completed(given: ClientFiles, environment: ClientFiles) -> ClientFiles {
 
 /// Value of the header `authorization`.
 pub(super) fn bearer(token: &str, source: &dyn fmt::Display) -> Result<HeaderValue> {
-    let is_plain = !token.is_empty() && token.bytes().all(|it| it.is_ascii_graphic());
+    let is_plain = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
     if !is_plain {
         return Err(Error::invalid_argument(format!(
             "{source} must be one word of printable ASCII characters"

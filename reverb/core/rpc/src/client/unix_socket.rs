@@ -67,7 +67,7 @@ mod on_unix {
         let kind = error.kind();
         let is_socket = || {
             let metadata = std::fs::metadata(path.as_path());
-            metadata.map(|it| it.file_type().is_socket())
+            metadata.map(|metadata| metadata.file_type().is_socket())
         };
         match Errno::from_io_error(&error) {
             Some(Errno::NOENT) => {

@@ -57,7 +57,7 @@ struct State {
 
 #[derive(Debug)]
 enum End {
-    /// The stream may go on.
+    /// The stream may continue.
     Unknown,
     Ended,
     Failed(h2::Error),

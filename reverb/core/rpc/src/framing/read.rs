@@ -171,7 +171,7 @@ impl MessageReader {
             let taken = self.assembler.take();
             self.count(0);
             if let Some(message) = taken? {
-                let checked = self.check.as_ref().map_or(Ok(()), |it| it.check(&message));
+                let checked = self.check.as_ref().map_or(Ok(()), |check| check.check(&message));
                 return Poll::Ready(checked.map(|()| Some(message)));
             }
             ready!(self.poll_gate(context))?;

@@ -55,7 +55,9 @@ pub(super) async fn run<H: Handler>(
     handler: &Arc<H>,
     stop: &Stop,
     request: Request<RecvStream>,
-    (caller, counted, unread): (H::Caller, CountedCall, UnreadBytes),
+    caller: H::Caller,
+    counted: CountedCall,
+    unread: UnreadBytes,
     mut responder: Responder,
 ) {
     let (head, body) = request.into_parts();

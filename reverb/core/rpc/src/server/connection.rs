@@ -58,7 +58,7 @@ const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(10);
 /// Time limit for closing a connection whose room is needed.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Number of calls that a connection begins before other connections go on.
+/// Number of calls that a connection begins before other connections are served.
 const CALLS_AT_ONCE: u32 = 4;
 
 /// Time between two checks whether a connection's callers would still be admitted. With the time
@@ -143,7 +143,8 @@ type Connection =
 pub(super) async fn serve<H: Handler>(
     socket: Accepted,
     peer: PeerAddress,
-    (_file, handshake): (OpenFile, Handshake),
+    _file: OpenFile,
+    handshake: Handshake,
     shared: Arc<Shared<H>>,
 ) {
     let _counted = shared.options.traffic.open();
@@ -297,7 +298,8 @@ async fn serve_streams<H: Handler>(
     let unread = UnreadBytes::default();
     let pings = connection.ping_pong().expect("it is taken only here");
     let mut gone = pin!(keepalive.watch(pings, &liveness));
-    let max_age = tls.as_ref().filter(|_| peer.is_encrypted()).and_then(|it| it.max_connection_age);
+    let max_age =
+        tls.as_ref().filter(|_| peer.is_encrypted()).and_then(|port| port.max_connection_age);
     let mut renewal = max_age.map(|age| Instant::now() + age);
     let mut admissions = Admissions::new(newcomer, shared.is_guarded());
     let mut review = shared.is_guarded().then(|| Instant::now() + REVIEW_INTERVAL);
@@ -371,9 +373,15 @@ async fn serve_streams<H: Handler>(
         {
             connection.set_target_window_size(CONNECTION_WINDOW_BYTES);
         }
-        let call = (caller, Outbox::new(&outgoing), unread.clone());
-        let known = (&peer, &liveness, admissions.is_known());
-        begin_call(shared, &turns, known, call, (request, response));
+        let new = NewCall {
+            request,
+            response,
+            caller,
+            is_known: admissions.is_known(),
+            outbox: Outbox::new(&outgoing),
+            unread_bytes: unread.clone(),
+        };
+        begin_call(shared, &turns, &peer, &liveness, new);
         begun += 1;
         if begun == CALLS_AT_ONCE {
             begun = 0;
@@ -403,14 +411,26 @@ async fn accept(
     .await
 }
 
+/// A call whose headers have arrived.
+struct NewCall<C> {
+    request: Request<RecvStream>,
+    response: SendResponse<Message>,
+    caller: C,
+    /// True if the connection has an admission.
+    is_known: bool,
+    outbox: Outbox,
+    unread_bytes: UnreadBytes,
+}
+
 /// Starts a call in a task of its own, or refuses it if there are too many.
 fn begin_call<H: Handler>(
     shared: &Arc<Shared<H>>,
     turns: &Arc<Turns>,
-    (peer, liveness, is_known): (&Arc<Peer>, &Arc<Liveness>, bool),
-    (caller, outbox, unread_bytes): (H::Caller, Outbox, UnreadBytes),
-    (request, response): (Request<RecvStream>, SendResponse<Message>),
+    peer: &Arc<Peer>,
+    liveness: &Arc<Liveness>,
+    new: NewCall<H::Caller>,
 ) {
+    let NewCall { request, response, caller, is_known, outbox, unread_bytes } = new;
     let others = liveness.open_calls();
     let counted = if is_known || !shared.options.wants_tokens {
         let open = shared.streams.open(others, peer.name());
@@ -435,10 +455,9 @@ fn begin_call<H: Handler>(
     let call = async move {
         let Shared { handler, stop, options, .. } = &*shared;
         let counters = options.traffic.of_call(request.uri().path());
-        let made = (call, counters);
-        let responder = Responder::new(response, made, &peer, request.headers(), unread, outbox);
-        let made = (caller, counted, unread_bytes);
-        call::run(handler, stop, request, made, responder).await;
+        let headers = request.headers();
+        let responder = Responder::new(response, call, counters, &peer, headers, unread, outbox);
+        call::run(handler, stop, request, caller, counted, unread_bytes, responder).await;
     };
     turns.spawn(call.instrument(span));
 }

@@ -56,7 +56,7 @@ pub struct PortTls {
     /// Its certificate.
     pub tls: Arc<ServerTls>,
     /// Age after which a connection takes no more calls, so that its peer connects again:
-    /// certificates are verified only at the beginning. Open calls go on.
+    /// certificates are verified only at the beginning. Open calls continue.
     pub max_connection_age: Option<Duration>,
 }
 
@@ -234,8 +234,8 @@ pub async fn serve<H: Handler>(
                 let file = shared.files.open();
                 let newest = socket.file_number();
                 let Ok(handshake) = shared.stop.or(shared.handshakes.begin()).await else { break };
-                let begun = (file, handshake);
-                let connection = connection::serve(socket, peer, begun, Arc::clone(&shared));
+                let shared_too = Arc::clone(&shared);
+                let connection = connection::serve(socket, peer, file, handshake, shared_too);
                 connections.spawn(connection.instrument(span));
                 shared.keep_files(newest).await;
             }

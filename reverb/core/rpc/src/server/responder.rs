@@ -54,7 +54,8 @@ impl std::fmt::Debug for Responder {
 impl Responder {
     pub(super) fn new(
         response: SendResponse<Message>,
-        (call, counters): (OpenCall, CallCounters),
+        call: OpenCall,
+        counters: CallCounters,
         peer: &Arc<Peer>,
         request: &HeaderMap,
         unread_timeout: Duration,
@@ -114,7 +115,7 @@ impl Responder {
             Code::Ok if self.counts_each => {}
             Code::Ok => self.counters.count_requests(Code::Ok, 1),
             // The peer got the answer that it asked for: there was nothing in that time.
-            _ if error.is_some_and(|it| it.kind() == ErrorKind::RateLimiterTimeout) => {
+            _ if error.is_some_and(|error| error.kind() == ErrorKind::RateLimiterTimeout) => {
                 self.counters.count_requests(Code::Ok, 1);
             }
             // No request fails because its peer has left.
@@ -220,8 +221,10 @@ impl Responder {
     /// stream.
     pub async fn cancelled_or_lost(&mut self) -> bool {
         std::future::poll_fn(|context| match &mut self.state {
-            State::BeforeHeaders(response) => response.poll_reset(context).map(|it| it.is_err()),
-            State::AfterHeaders(sender) => sender.poll_closed(context).map(|it| it.is_none()),
+            State::BeforeHeaders(response) => {
+                response.poll_reset(context).map(|reset| reset.is_err())
+            }
+            State::AfterHeaders(sender) => sender.poll_closed(context).map(|body| body.is_none()),
             State::Done => Poll::Ready(false),
         })
         .await

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A socket that lets other connections go on.
+//! A socket that lets other connections be served.
 //!
 //! h2 reads and writes for as long as the socket can, and begins a call for each 100 bytes that a
 //! peer sends. Connections that do so at once would delay all others for seconds.

@@ -54,7 +54,7 @@ struct Step {
     task: OnceLock<Waker>,
 }
 
-/// More than the budget of a task: what the runtime lets it do before other tasks go on.
+/// More than the budget of a task: what the runtime lets it do before other tasks run.
 const MAX_BUDGET: usize = 256;
 
 /// The call waits for its waker.
@@ -122,7 +122,7 @@ impl Turns {
     }
 }
 
-/// Uses up what the current task may do before other tasks go on.
+/// Uses up what the current task may do before other tasks run.
 pub(super) fn use_up_budget(task: &mut Context<'_>) {
     for _ in 0..MAX_BUDGET {
         match coop::poll_proceed(task) {
@@ -164,7 +164,7 @@ impl Future for Steps {
 }
 
 impl Step {
-    /// Ends a step after which the call goes on, once it is woken.
+    /// Ends a step after which the call continues, once it is woken.
     fn rest(self: &Arc<Self>) {
         let rests = self.state.compare_exchange(RUNNING, IDLE, AcqRel, Acquire);
         if rests.is_err() {
@@ -188,10 +188,10 @@ impl Wake for Step {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // It is written even if it stays, so that the next step sees what the waker did before.
-        let woken = self.state.fetch_update(AcqRel, Acquire, |it| match it {
+        let woken = self.state.fetch_update(AcqRel, Acquire, |state| match state {
             IDLE => Some(WAITING),
             RUNNING => Some(WOKEN),
-            _ => Some(it),
+            _ => Some(state),
         });
         if woken == Ok(IDLE) {
             self.turns.wake(self);

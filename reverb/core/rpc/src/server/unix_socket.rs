@@ -168,7 +168,7 @@ fn listener_of(path: &Path) -> io::Result<Option<String>> {
     match socket.connect(&SockAddr::unix(path)?) {
         Ok(()) => {
             let socket = UnixStream::from_std(std::os::fd::OwnedFd::from(socket).into())?;
-            let pid = socket.peer_cred().ok().and_then(|it| it.pid()).filter(|pid| *pid > 0);
+            let pid = socket.peer_cred().ok().and_then(|peer| peer.pid()).filter(|pid| *pid > 0);
             // The process that opened it may have ended and left it to its children.
             Ok(Some(match pid {
                 Some(pid) => format!("process {pid}, or one that it has started,"),

@@ -211,7 +211,7 @@ impl<'a> Case<'a> {
 
     fn why_stuck(&self) -> String {
         let server = self.around.why_full();
-        let full = self.inserts_wait_for.filter(|it| matches!(it, WaitReason::TableFull { .. }));
+        let full = self.inserts_wait_for.filter(|why| matches!(why, WaitReason::TableFull { .. }));
         if let Some(memory) = server.or_else(|| full.map(ToString::to_string)) {
             return format!("Neither can go on: samples wait for inserts. {memory}");
         }
@@ -269,8 +269,8 @@ impl<'a> Case<'a> {
         if last_insert.unwrap_or(wait) > LONG {
             let streams =
                 plural(self.around.writers as i64, "insert stream is", "insert streams are");
-            let told = sentences::starving(waiting, wait, last_insert);
-            return (State::Starved, format!("{told}; {streams} open."), self.samples_wait_for);
+            let starving = sentences::starving(waiting, wait, last_insert);
+            return (State::Starved, format!("{starving}; {streams} open."), self.samples_wait_for);
         }
         // Queues are often empty, so an empty queue counts as started after its first item.
         let has_begun =
@@ -279,11 +279,11 @@ impl<'a> Case<'a> {
             self.samples_wait_for
             && !has_begun
         {
-            let (rate, min_size) =
-                (self.around.rates.map(|it| it.inserts), limiter.min_size_to_sample);
+            let rate = self.around.rates.map(|rates| rates.inserts);
+            let min_size = limiter.min_size_to_sample;
             let otherwise = "then sampling starts (min_size_to_sample)";
-            let told = sentences::filling(*size, min_size, rate.unwrap_or(0.0), otherwise);
-            return (State::Filling, told, None);
+            let filling = sentences::filling(*size, min_size, rate.unwrap_or(0.0), otherwise);
+            return (State::Filling, filling, None);
         }
         let now = match waiting {
             0 => "no request waits at this moment".to_owned(),
@@ -295,7 +295,7 @@ impl<'a> Case<'a> {
 
     /// True if a side was blocked most of the last seconds, while some items passed.
     fn is_mostly(&self, blocked: impl Fn(&Rates) -> f64) -> bool {
-        self.is_moving() && self.around.rates.as_ref().is_some_and(|it| blocked(it) >= MOSTLY)
+        self.is_moving() && self.around.rates.as_ref().is_some_and(|rates| blocked(rates) >= MOSTLY)
     }
 
     fn is_moving(&self) -> bool {

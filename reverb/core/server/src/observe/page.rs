@@ -72,9 +72,10 @@ mod tests {
         assert_eq!(ranks, worst_first.join(", "));
         for (_, name) in State::ALL {
             let class = format!(".{}", name.split(' ').next().unwrap());
-            let colours = between("<style>", "</style>").lines().filter(|it| it.contains("color:"));
-            let classes = colours.flat_map(|it| it.split([',', ' ']));
-            assert_eq!(classes.filter(|it| *it == class).count(), 1, "{name}");
+            let colours =
+                between("<style>", "</style>").lines().filter(|line| line.contains("color:"));
+            let classes = colours.flat_map(|line| line.split([',', ' ']));
+            assert_eq!(classes.filter(|known| *known == class).count(), 1, "{name}");
         }
     }
 

@@ -291,16 +291,19 @@ mod tests {
         first.count_items(3);
         second.use_table(&Arc::from("t"));
         let look = async {
-            let told: Vec<_> = streams
+            let shown: Vec<_> = streams
                 .all()
                 .iter()
-                .map(|it| (it.peer.clone(), it.items(), it.table(), it.wait().map(|wait| wait.0)))
+                .map(|stream| {
+                    let waits_for = stream.wait().map(|wait| wait.0);
+                    (stream.peer.clone(), stream.items(), stream.table(), waits_for)
+                })
                 .collect();
             let expected = [
                 ("a:1".to_owned(), 3, None, None),
                 ("b:2".to_owned(), 0, Some(Arc::from("t")), Some(WaitsFor::Peer)),
             ];
-            assert_eq!(told, expected);
+            assert_eq!(shown, expected);
         };
         second.waiting(WaitsFor::Peer, look).await;
         second.waiting(WaitsFor::Table, async {}).await;
@@ -318,7 +321,7 @@ mod tests {
         second.waiting(WaitsFor::Table, waiting).await;
         assert_eq!(second.wait(), None);
         drop(first);
-        let left: Vec<_> = streams.all().iter().map(|it| it.kind).collect();
+        let left: Vec<_> = streams.all().iter().map(|stream| stream.kind).collect();
         assert_eq!((left, streams.count(StreamKind::Insert)), (vec![StreamKind::Sample], 0));
     }
 }

@@ -65,15 +65,13 @@ impl Service {
         }
     }
 
-    /// Like `drain`, of a server that does not come back afterwards.
-    pub(crate) async fn drain_for_good(&self, timeout: Duration, by: ChangedBy) -> usize {
-        self.drain.is_final.store(true, Ordering::Relaxed);
-        self.drain(timeout, by).await
-    }
-
     /// Ends all streams. Returns the number of network streams that are still open after `timeout`;
-    /// streams of clients in this process end on their next use.
-    pub(crate) async fn drain(&self, timeout: Duration, by: ChangedBy) -> usize {
+    /// streams of clients in this process end on their next use. With `is_final` the server does not
+    /// come back afterwards.
+    pub(crate) async fn drain(&self, timeout: Duration, by: ChangedBy, is_final: bool) -> usize {
+        if is_final {
+            self.drain.is_final.store(true, Ordering::Relaxed);
+        }
         let deadline = Instant::now().checked_add(timeout);
         if self.drain.by.send_if_modified(|known| {
             let is_first = known.is_none();

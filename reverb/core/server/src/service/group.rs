@@ -67,7 +67,7 @@ impl Group {
         Some(ShardIdentity { group: membership.map.group.clone(), index, num_shards })
     }
 
-    /// Installs a map, and tells the tables which slots the server owns. Slow: checks the keys of
+    /// Installs a map, and sets in the tables which slots the server owns. Slow: checks the keys of
     /// all items.
     ///
     /// # Errors
@@ -169,11 +169,11 @@ impl Service {
     fn fills(&self, tables: &[String], caller: &Caller) -> Vec<TableFill> {
         // Requests may repeat names many times.
         let asked: BTreeSet<&str> = tables.iter().map(String::as_str).collect();
-        let is_told =
+        let is_asked =
             |table: &&Arc<Table>| asked.contains(table.name()) && caller.may_see(table.name());
         let fill =
             |table: &Arc<Table>| TableFill { name: table.name().to_owned(), share: share(table) };
-        self.tables.all().iter().filter(is_told).map(fill).collect()
+        self.tables.all().iter().filter(is_asked).map(fill).collect()
     }
 
     /// Installs a new map.
@@ -187,14 +187,14 @@ impl Service {
         by: &ChangedBy,
     ) -> Result<()> {
         let service = Arc::clone(self);
-        let told = request.map.as_ref().map(|map| (map.epoch, map.group.clone()));
+        let given = request.map.as_ref().map(|map| (map.epoch, map.group.clone()));
         // Slow work: the keys of all items are checked.
         blocking(move || {
             let Service { group, tables, changes, .. } = &*service;
             group.set(request, service.server_id(), tables.all(), changes, false)
         })
         .await?;
-        if let Some((epoch, group)) = told {
+        if let Some((epoch, group)) = given {
             tracing::info!(client = %by.client, epoch, group, "the group of shards has a new map");
         }
         Ok(())
@@ -203,9 +203,14 @@ impl Service {
 
 /// Slots that a shard owns or has owned.
 fn slots_of(map: &ShardMap, index: i32) -> SlotSet {
-    let own = map.slots.iter().filter(|it| it.owner == index || it.former_owners.contains(&index));
+    let own = map
+        .slots
+        .iter()
+        .filter(|range| range.owner == index || range.former_owners.contains(&index));
     // `check_map` has checked the ranges.
-    SlotSet::new(own.flat_map(|range| (range.first..range.first + range.count).map(|it| it as u16)))
+    SlotSet::new(
+        own.flat_map(|range| (range.first..range.first + range.count).map(|slot| slot as u16)),
+    )
 }
 
 fn check_successor(membership: &Membership, map: &ShardMap) -> Result<()> {

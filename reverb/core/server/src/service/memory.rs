@@ -4,7 +4,7 @@
 //! | level | what happens |
 //! |---|---|
 //! | from 90 % | the table that is most over its share gives up items, until 88 % |
-//! | from 97 % | insert streams and writers of this process wait; everything else goes on |
+//! | from 97 % | insert streams and writers of this process wait; everything else continues |
 //! | from 100 % | streams that hold most chunks for later items are ended; no new ones open |
 
 use std::collections::HashSet;
@@ -290,7 +290,7 @@ impl Memory {
         for table in tables {
             for trajectory in table.queued_trajectories() {
                 let chunks = trajectory.chunks().iter();
-                let new = chunks.filter(|it| ServerAccount::is_in_no_table(it));
+                let new = chunks.filter(|chunk| ServerAccount::is_in_no_table(chunk));
                 let new = new.filter(|chunk| seen.insert(chunk.identity()));
                 queued += new.map(Chunk::bytes).sum::<u64>();
             }

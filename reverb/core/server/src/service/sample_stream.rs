@@ -269,5 +269,5 @@ async fn wait_for_samples(
 /// Timeout of a request. Zero and negative values mean no timeout, as in dm-reverb.
 fn timeout(request: &SampleStreamRequest) -> Option<Duration> {
     let milliseconds = request.rate_limiter_timeout.as_ref()?.milliseconds;
-    u64::try_from(milliseconds).ok().filter(|&it| it > 0).map(Duration::from_millis)
+    u64::try_from(milliseconds).ok().filter(|&number| number > 0).map(Duration::from_millis)
 }

@@ -124,7 +124,10 @@ impl Selection {
         if self.last_chunk_bytes.is_none() {
             self.part(sampled)?;
         }
-        Ok(PartBytes { head, all: head + self.last_chunk_bytes.map_or(whole, |it| it.min(whole)) })
+        Ok(PartBytes {
+            head,
+            all: head + self.last_chunk_bytes.map_or(whole, |bytes| bytes.min(whole)),
+        })
     }
 
     /// The selected part of an item; `None` if that is all of it.

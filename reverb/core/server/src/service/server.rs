@@ -271,14 +271,10 @@ impl Server {
     }
 
     /// Ends all streams of items with `UNAVAILABLE` and accepts no new ones; other calls continue.
-    /// Waits at most `timeout`, and returns the number of network streams that are still open.
-    pub async fn drain(&self, timeout: Duration) -> usize {
-        self.service.drain(timeout, ChangedBy::now(own_name())).await
-    }
-
-    /// Like `drain`. Clients learn that the server does not come back.
-    pub async fn drain_for_good(&self, timeout: Duration) -> usize {
-        self.service.drain_for_good(timeout, ChangedBy::now(own_name())).await
+    /// With `is_final` clients learn that the server does not come back. Waits at most `timeout`,
+    /// and returns the number of network streams that are still open.
+    pub async fn drain(&self, timeout: Duration, is_final: bool) -> usize {
+        self.service.drain(timeout, ChangedBy::now(own_name()), is_final).await
     }
 
     /// Stops the server: wakes all blocked callers, ends all streams with `UNAVAILABLE`, closes its
@@ -291,12 +287,9 @@ impl Server {
         self.end(false);
     }
 
-    /// Like `stop`. Clients that wait, or hold a stream, learn that the server does not come back.
-    pub fn stop_for_good(&self) {
-        self.end(true);
-    }
-
-    fn end(&self, is_final: bool) {
+    /// Like `stop`. With `is_final` clients that wait, or hold a stream, learn that the server does
+    /// not come back.
+    pub fn end(&self, is_final: bool) {
         for address in local_addresses(self.address, self.unix_path.as_deref()) {
             local::unregister(&address, &self.service, is_final);
         }

@@ -47,7 +47,7 @@ impl WriterPlaces {
         let order =
             |a: &(f64, i64, i32), b: &(f64, i64, i32)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
         places.sort_unstable_by(order);
-        let ties = places.iter().take_while(|it| order(it, &places[0]).is_eq()).count();
+        let ties = places.iter().take_while(|place| order(place, &places[0]).is_eq()).count();
         let at = KeyGenerator::new().next_key() as usize % ties;
         let (_, _, chosen) = places[at];
         if begun.len() == MAX_REMEMBERED {

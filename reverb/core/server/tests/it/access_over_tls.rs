@@ -8,7 +8,7 @@ use crate::support::callers::Callers;
 use crate::support::*;
 use reverb_auth::{Right, new_token};
 use reverb_base::{ErrorKind, Result};
-use reverb_rpc::client::{Credentials, Environment};
+use reverb_rpc::client::{ConnectionOptions, Credentials, Environment};
 use reverb_rpc::server::PortTls;
 use reverb_rpc::status::Code;
 use reverb_rpc::target::Target;
@@ -62,7 +62,8 @@ impl Certificate {
         let address = format!("grpcs://localhost:{}", server.port());
         let security =
             credentials.open(&Target::parse(&address).unwrap(), Environment::default()).unwrap();
-        GrpcTransport::new(&address).unwrap().with_security(security)
+        let options = ConnectionOptions { security, ..ConnectionOptions::default() };
+        GrpcTransport::with_options(&address, options).unwrap()
     }
 }
 

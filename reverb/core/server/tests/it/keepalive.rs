@@ -10,6 +10,7 @@ use http::{HeaderMap, header};
 use reverb_base::{Error, ErrorKind};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::Keepalive;
+use reverb_rpc::client::ConnectionOptions;
 use reverb_rpc::keepalive::PRODUCT;
 use reverb_server::{Server, ServerOptions};
 use reverb_wire::transport::{SampleRequest, Transport};
@@ -78,7 +79,8 @@ impl Proxy {
     }
 
     fn client(&self, keepalive: Keepalive) -> GrpcTransport {
-        GrpcTransport::new(&format!("127.0.0.1:{}", self.port)).unwrap().with_keepalive(keepalive)
+        let options = ConnectionOptions { keepalive, ..ConnectionOptions::default() };
+        GrpcTransport::with_options(&format!("127.0.0.1:{}", self.port), options).unwrap()
     }
 }
 

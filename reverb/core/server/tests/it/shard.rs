@@ -341,7 +341,7 @@ async fn a_watch_ends_with_a_drain_and_with_the_server() {
             watches.push((watch, shard));
         }
         if drains {
-            server.drain(Duration::ZERO).await;
+            server.drain(Duration::ZERO, false).await;
         } else {
             server.stop();
         }

@@ -100,7 +100,7 @@ impl Op for Create {
 fn window(attrs: &Attrs) -> Outcome<Option<StepWindow>> {
     let number = |name: &str, max: u32| {
         let value = attrs.int(name)?;
-        u32::try_from(value).ok().filter(|&it| it <= max).ok_or_else(|| {
+        u32::try_from(value).ok().filter(|&number| number <= max).ok_or_else(|| {
             Failure::invalid_argument(format!("{name} must be from 0 to {max}, got {value}"))
         })
     };

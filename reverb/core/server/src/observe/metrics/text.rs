@@ -15,11 +15,11 @@ pub(crate) enum Format {
 impl Format {
     /// The format for a client that accepts these types.
     pub(crate) fn accepted_by(accept: &str) -> Self {
-        let wanted = accept.split(',').any(|it| {
-            let mut parts = it.split(';').map(str::trim);
+        let wanted = accept.split(',').any(|kind| {
+            let mut parts = kind.split(';').map(str::trim);
             let is_ours = parts.next() == Some("application/openmetrics-text");
             // A weight of 0 means "not acceptable".
-            is_ours && !parts.any(|it| it.strip_prefix("q=").is_some_and(is_zero))
+            is_ours && !parts.any(|part| part.strip_prefix("q=").is_some_and(is_zero))
         });
         if wanted { Self::OpenMetrics } else { Self::Prometheus }
     }

@@ -29,7 +29,7 @@ impl Answer for DrainRequest {
         };
         let client = &context.changed_by.client;
         tracing::info!(%client, "draining: no new streams, and those that are open end");
-        let drained = service.drain(timeout, context.changed_by.clone());
+        let drained = service.drain(timeout, context.changed_by.clone(), false);
         // A caller of this process gets the number even if the server stops meanwhile.
         let open = if context.is_local { drained.await } else { service.stop.or(drained).await? };
         Ok(DrainResponse { open_streams: open as i64 })
