@@ -9,46 +9,27 @@ import time
 
 import pytest
 
-import reverb
 from reverb.errors import DataLossError, DeadlineExceededError
-from support.programs import Program, resident_bytes
-from support.waiting import DEADLINE_S
+from support.served_apart import ServedApart, program_of
 from support.wire.wire_client import WireClient
 
 # `items` takes whatever comes, `prioritized` wants good priorities, `queue` lets few items in,
 # `empty` is never written to, and `good` is mostly used by the checks here.
-SERVER = """
-    import reverb
-    from reverb import testing
-
-    def table(name, sampler=None, **options):
-        return testing.table(name, sampler=sampler or reverb.selectors.Uniform(), **options)
-
-    server = reverb.Server([
-        table("items", max_size=100_000),
-        table("prioritized", sampler=reverb.selectors.Prioritized(0.8)),
-        table("heap", sampler=reverb.selectors.MaxHeap()),
-        reverb.Table.queue("queue", 3),
-        table("empty"),
-        table("good", sampler=reverb.selectors.Lifo(), max_size=10),
-    ])
-    print(server.port)
-    server.wait()
+TABLES = """
+    testing.table("items", sampler=reverb.selectors.Uniform(), max_size=100_000),
+    testing.table("prioritized", sampler=reverb.selectors.Prioritized(0.8)),
+    testing.table("heap", sampler=reverb.selectors.MaxHeap()),
+    reverb.Table.queue("queue", 3),
+    testing.table("empty", sampler=reverb.selectors.Uniform()),
+    testing.table("good", sampler=reverb.selectors.Lifo(), max_size=10),
 """
 
 
-class Server:
+class Server(ServedApart):
     """The server under attack."""
 
     def __init__(self):
-        # Free memory goes back to the system at once, so that it is not counted.
-        self.program = Program(SERVER, MIMALLOC_PURGE_DELAY="0")
-        self.port = int(self.program.line())
-        self.client = reverb.Client(f"127.0.0.1:{self.port}", connect_timeout_s=DEADLINE_S)
-
-    def memory(self):
-        """Bytes of memory that it holds."""
-        return resident_bytes(self.program.pid)
+        super().__init__(program_of(TABLES))
 
     def reset(self):
         """Empties every table, also of what waits for the queue: its writers may be dead."""

@@ -17,7 +17,8 @@ import reverb
 from reverb import testing
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
-from support.programs import Program, open_files, resident_bytes
+from support.programs import open_files
+from support.served_apart import served_apart
 from support.waiting import DEADLINE_S, wait_until
 from support.wire import messages
 from support.wire.messages import insert, item
@@ -28,14 +29,8 @@ RNG = np.random.default_rng(0)
 MEGABYTE = 10**6
 _GOAWAY, _ENHANCE_YOUR_CALM = 7, 0xB
 
-SERVER_OF_ONE = """
-    import reverb
-    from reverb import testing
-    limits = reverb.Limits(connections=1)
-    server = reverb.Server([testing.table("table")], host="127.0.0.1", limits=limits)
-    print(server.port)
-    server.wait()
-"""
+TABLE = 'testing.table("table")'
+OF_ONE = "limits=reverb.Limits(connections=1)"
 
 
 def random_chunk(key, size):
@@ -176,30 +171,31 @@ class TestConnections:
             assert "table" in reverb.Client(address, connect_timeout_s=20).server_info()
 
     def test_a_call_of_a_grpc_client_fails_at_once(self):
-        with Program(SERVER_OF_ONE) as program:
-            port = int(program.line())
-            with Http2(port), WireClient(f"127.0.0.1:{port}") as wire:
-                began = time.monotonic()
-                for _ in range(100):
-                    with pytest.raises(grpc.RpcError) as failed:
-                        wire.unary("ServerInfo", protos.ServerInfoRequest())
-                    assert failed.value.code() == grpc.StatusCode.UNAVAILABLE
-                # With settings before the GOAWAY, each call would wait for its deadline of 10 s.
-                assert time.monotonic() - began < DEADLINE_S
+        with (
+            served_apart(TABLE, OF_ONE) as served,
+            Http2(served.port),
+            WireClient(served.address) as wire,
+        ):
+            began = time.monotonic()
+            for _ in range(100):
+                with pytest.raises(grpc.RpcError) as failed:
+                    wire.unary("ServerInfo", protos.ServerInfoRequest())
+                assert failed.value.code() == grpc.StatusCode.UNAVAILABLE
+            # With settings before the GOAWAY, each call would wait for its deadline of 10 s.
+            assert time.monotonic() - began < DEADLINE_S
 
     def test_those_who_read_nothing_cost_nothing(self):
-        with Program(SERVER_OF_ONE) as program, contextlib.ExitStack() as stack:
-            port = int(program.line())
-            first = stack.enter_context(Http2(port))
-            files = open_files(program.pid)
+        with served_apart(TABLE, OF_ONE) as served, contextlib.ExitStack() as stack:
+            first = stack.enter_context(Http2(served.port))
+            files = open_files(served.pid)
             for _ in range(300):
-                one_more = socket.create_connection(("127.0.0.1", port), timeout=10)
+                one_more = socket.create_connection(("127.0.0.1", served.port), timeout=10)
                 stack.enter_context(one_more)
             first.ping()
-            wait_until(lambda: open_files(program.pid) <= files, deadline_s=5)
+            wait_until(lambda: open_files(served.pid) <= files, deadline_s=5)
             first.ping()
-            program.wait_for_error("which is the limit (Limits.connections)")
-            assert program.errors.count("refused the connection") == 1
+            served.program.wait_for_error("which is the limit (Limits.connections)")
+            assert served.program.errors.count("refused the connection") == 1
 
     def test_many_threads_insert_with_few_streams(self, limited):
         # A stream that is kept for the next insert must not keep others from having one.
@@ -315,21 +311,12 @@ def test_a_limit_beyond_the_protocol_is_refused_by_the_server():
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_default_bounds_a_flood():
-    source = """
-        import reverb
-        from reverb import testing
-        server = reverb.Server([testing.table("table")])
-        print(server.port)
-        server.wait()
-    """
-    with Program(source, MIMALLOC_PURGE_DELAY="0") as program:
-        address = f"127.0.0.1:{int(program.line())}"
-        with WireClient(address) as wire:
-            stream = wire.insert_stream()
-            data = random_chunk(0, 4 * MEGABYTE)
-            for key in range(400):
-                data.chunk_key = key
-                stream.send(insert([data]))
-            assert stream.status()[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert resident_bytes(program.pid) < 1_400 * MEGABYTE
-            assert "table" in reverb.Client(address).server_info(timeout=20)
+    with served_apart(TABLE) as served, WireClient(served.address) as wire:
+        stream = wire.insert_stream()
+        data = random_chunk(0, 4 * MEGABYTE)
+        for key in range(400):
+            data.chunk_key = key
+            stream.send(insert([data]))
+        assert stream.status()[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert served.memory() < 1_400 * MEGABYTE
+        assert "table" in served.client.server_info(timeout=20)

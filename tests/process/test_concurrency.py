@@ -12,7 +12,6 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import DeadlineExceededError, ReverbError
-from support.programs import Program
 from support.waiting import DEADLINE_S
 
 LENGTHS = pytest.mark.parametrize(
@@ -189,54 +188,6 @@ def test_a_queue_hands_out_every_value_once(start, connect, seconds, background)
     assert len(written) > 100
     assert sorted(value for mine in seen for value in mine) == sorted(written)
     assert table.info.current_size == 0
-
-
-WRITER = """
-    import sys
-    import reverb
-
-    client = reverb.Client(sys.argv[1])
-    first, count = map(int, sys.argv[2:])
-    with client.trajectory_writer(1) as writer:
-        for value in range(first, first + count):
-            writer.append([value])
-            writer.create_item("table", 1.0, {"a": writer.history[0][-1:]})
-"""
-
-READER = """
-    import sys
-    import reverb
-
-    client = reverb.Client(sys.argv[1])
-    try:
-        while True:
-            for steps in client.sample("table", 100, timeout_ms=2000):
-                print(int(steps[0].data[0]))
-    except reverb.errors.DeadlineExceededError:
-        print("end")
-"""
-
-
-def test_processes_share_a_queue(start):
-    server = start(reverb.Table.queue("table", 20))
-    address = f"127.0.0.1:{server.port}"
-    with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(Program(READER, address)) for _ in range(2)]
-        writers = [
-            stack.enter_context(Program(WRITER, address, number * 10**6, 1000))
-            for number in range(3)
-        ]
-        seen = [list(iter(reader.line, "end")) for reader in readers]
-        for program in (*writers, *readers):
-            assert (program.ended(), program.errors) == (0, "")
-    values = [[int(value) for value in mine] for mine in seen]
-    expected = [number * 10**6 + i for number in range(3) for i in range(1000)]
-    assert sorted(value for mine in values for value in mine) == expected
-    for mine in values:
-        for number in range(3):
-            # Every reader sees the items of one writer in their order.
-            of_one = [value for value in mine if value // 10**6 == number]
-            assert of_one == sorted(of_one)
 
 
 @LENGTHS

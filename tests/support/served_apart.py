@@ -17,6 +17,12 @@ server.wait()
 """
 
 
+def program_of(tables, options=""):
+    """The program that serves these tables, which are Python source as the options are."""
+    # Free memory goes back to the system at once, so that it is not counted.
+    return Program(SOURCE.format(tables=tables, options=options), MIMALLOC_PURGE_DELAY="0")
+
+
 class ServedApart:
     """The server, and a client of it."""
 
@@ -34,9 +40,7 @@ class ServedApart:
 
 @contextlib.contextmanager
 def served_apart(tables, options=""):
-    """Serves these tables, which are Python source as the options are; fails if a thread panics."""
-    source = SOURCE.format(tables=tables, options=options)
-    # Free memory goes back to the system at once, so that it is not counted.
-    with Program(source, MIMALLOC_PURGE_DELAY="0") as program:
+    """Serves these tables for the length of a block; fails if a thread panics."""
+    with program_of(tables, options) as program:
         yield ServedApart(program)
         assert "panicked" not in program.errors, program.errors

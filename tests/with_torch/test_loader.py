@@ -258,17 +258,6 @@ def test_updates_after_close_are_refused(client):
             loader.update_priorities(torch.zeros(1, dtype=torch.int64), 1.0)
 
 
-@pytest.mark.parametrize("partial", [True, False])
-def test_items_that_make_no_batch_at_the_end(start, table, caplog, partial):
-    client = start(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1)).localhost_client()
-    fill(client, 10)
-    with Loader(client, "t", 4, end_after_ms=300, partial=partial) as loader:
-        sizes = [len(batch.info.key) for batch in loader]
-    assert sizes == [4, 4, 2] if partial else [4, 4]
-    assert client.server_info()["t"].current_size == (0 if partial else 2)
-    assert ("2 items are left, and stay in the table" in caplog.text) != partial
-
-
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_epochs_end_the_loader(start, table, drop_last):
     client = start(table(sampler=reverb.selectors.Shuffle())).localhost_client()
