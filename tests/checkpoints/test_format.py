@@ -3,10 +3,9 @@
 
 import zlib
 
-import numpy as np
 import pytest
 
-from support.checkpoints import chunk_tensors, on_disk, tfrecords
+from support.checkpoints import on_disk, tfrecords
 
 
 def test_checksums_are_those_of_castagnoli():
@@ -28,12 +27,6 @@ def test_a_record_has_length_data_and_two_checksums():
     assert (record.start, record.end, record.data) == (0, 12 + 57 + 4, chunk)
 
 
-def test_an_empty_file_has_eight_bytes(tmp_path):
-    tfrecords.write_file(tmp_path / "empty", [])
-    assert (tmp_path / "empty").read_bytes() == bytes.fromhex("789c030000000001")
-    assert tfrecords.read_file(tmp_path / "empty") == []
-
-
 def test_damage_is_noticed():
     good = tfrecords.encode(b"first") + tfrecords.encode(b"second")
     assert [record.data for record in tfrecords.decode(good)] == [b"first", b"second"]
@@ -48,29 +41,6 @@ def test_damage_is_noticed():
     for end in range(len(zlib.compress(good))):
         with pytest.raises(tfrecords.BadRecordError):
             tfrecords.unzip(zlib.compress(good)[:end])
-
-
-def test_what_is_written_is_read(tmp_path):
-    stored = on_disk.simple([3, 4], signature=None)
-    for compressed in (True, False):
-        path = on_disk.write(tmp_path / str(compressed), stored, compressed=compressed)
-        assert on_disk.read(path, compressed=compressed) == stored
-    assert [stored.columns(item)[0].tolist() for item in stored.items] == [[3], [4]]
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(6, dtype=np.float16).reshape(3, 2),
-        np.asarray([[b"a", b""], [b"x" * 200, b"\x00"]], object),
-        np.zeros((2, 0), np.int32),
-        np.frombuffer(b"snappy" * 20_000, np.uint8),
-    ],
-)
-def test_tensors_come_back(array):
-    back = chunk_tensors.decode(chunk_tensors.chunk(1, [array]), 0)
-    assert (back.dtype, back.shape) == (array.dtype, array.shape)
-    assert back.tolist() == array.tolist()
 
 
 def test_the_sample_of_dm_reverb_is_understood(sample):

@@ -87,18 +87,6 @@ def test_what_others_put_there_is_never_touched(serve, root, insert, values):
     assert values(serve(root)) == [1, 2, 3, 4]
 
 
-def test_files_that_somebody_added_to_a_checkpoint_of_ours(serve, root, insert, names):
-    """Such a directory is not only ours any more."""
-    client = serve(root)
-    first = pathlib.Path(client.checkpoint())
-    (first / "my notes").write_text("keep this one")
-    second = pathlib.Path(client.checkpoint())
-    assert second.name in names(root)
-    if first.exists():
-        assert (first / on_disk.DONE).exists()
-        assert (first / "my notes").read_text() == "keep this one"
-
-
 @pytest.mark.parametrize(
     ("name", "signed"),
     [

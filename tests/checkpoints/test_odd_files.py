@@ -25,6 +25,7 @@ from support.checkpoints import on_disk
 from support.odd_files import MIB, ODD, record_head, replace
 from support.programs import FreshProgram, peak_bytes
 from support.waiting import PATIENCE
+from support.wire.messages import varint
 
 MAX_PEAK_BYTES = 300 * MIB
 MAX_WAIT_S = 20 * PATIENCE
@@ -169,14 +170,6 @@ def test_the_head_of_a_record_tells_that_it_is_too_long(readers, good, tmp_path,
         if compress is zlib.compress or name == on_disk.TABLES:
             assert f"it has {max_bytes + 1} bytes, and a record of this file at most" in said
         assert str(path / name) in said
-
-
-def varint(value):
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
 
 
 @pytest.mark.parametrize("field", [2, 9], ids=["items", "signature"])

@@ -17,7 +17,6 @@ from reverb.errors import FailedPreconditionError, InvalidArgumentError
 from reverb.specs import TensorSpec
 from support.checkpoints import on_disk, tfrecords
 from support.hosts import REMOTE
-from support.wire import messages
 from support.wire.wire_client import WireClient
 
 NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?[+-]\d\d:\d\d")
@@ -156,27 +155,6 @@ class TestContent:
         client.server.stop()
         (sample,) = serve(root).scan("table")
         assert [column.shape for column in sample.data] == [(3,), (1, 3)]
-
-    def test_chunks_of_one_key_and_different_content_stay_apart(self, serve, root, values):
-        client = serve(root)
-        with WireClient(f"127.0.0.1:{client.server.port}") as wire:
-            for key, first in [(1, 10), (2, 20), (3, 30)]:
-                stream = wire.insert_stream()
-                item = messages.item(key, "table", (77, 0, 3, 0))
-                stream.send(messages.insert([messages.numbers(77, first=first)], [item]))
-                assert stream.confirmed(1) == [key]
-                stream.cancel()
-        assert values(client) == [10, 20, 30]
-        stored = on_disk.read(client.checkpoint())
-        assert [stored.columns(item)[0].tolist() for item in stored.items] == [
-            [first, first + 1, first + 2] for first in (10, 20, 30)
-        ]
-        client.server.stop()
-        client = serve(root)
-        assert values(client) == [10, 20, 30]
-        client.checkpoint()
-        client.server.stop()
-        assert values(serve(root)) == [10, 20, 30]
 
     def test_fields_that_only_newer_programs_know_are_kept(self, serve, root):
         # The tensors of a chunk are not decoded, so nothing of them can be lost.

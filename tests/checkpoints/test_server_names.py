@@ -37,18 +37,6 @@ class TestNames:
         assert values(serve(root, name="a")) == [0]
         assert values(serve(root, name="b")) == [1]
 
-    def test_only_checkpoints_of_the_same_name_are_deleted(self, serve, root, insert):
-        kept = {}
-        for _life in range(3):
-            for name in (None, "a", "b"):
-                # One without a name loads what is there, which is the last of all.
-                client = serve(root, name=name, keep_latest=2)
-                for _ in range(3):
-                    kept.setdefault(name, []).append(client.checkpoint())
-                client.server.stop()
-        expected = {path for paths in kept.values() for path in paths[-2:]}
-        assert {str(path.parent) for path in root.glob("*/DONE")} == expected
-
     def test_one_that_has_nothing_of_its_own_starts_empty_and_tells(
         self, serve, root, insert, values, capfd
     ):

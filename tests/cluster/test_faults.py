@@ -112,24 +112,6 @@ def test_a_group_without_all_its_addresses_is_refused(start):
         group_of(first).server_info()
 
 
-@pytest.mark.parametrize(
-    ("address", "text"),
-    [
-        ("shards:///", "an empty host:port"),
-        ("shards://a:1", "begins with neither"),
-        ("shards:///a:1,a:1", "names a:1 twice"),
-        ("shards:///a:1,grpcs://b:1", "a scheme in its middle"),
-        ("shards:///a", "has no port"),
-        ("shards:///a:1?writers=fastest", "even, round_robin, local or least_loaded"),
-        ("shards:///a:1?nothing=1", "there are writers, sample_from"),
-    ],
-)
-def test_an_address_that_cannot_be_is_explained(address, text):
-    with pytest.raises(reverb.errors.InvalidArgumentError) as caught:
-        reverb.Client(address)
-    assert text in str(caught.value)
-
-
 def test_shard_calls_of_one_server_are_explained(start):
     client = reverb.Client(f"localhost:{start(table()).port}")
     for call in (client.shard_info, lambda: client.updates_missed):

@@ -3,7 +3,6 @@
 
 import contextlib
 
-import grpc
 import pytest
 
 import reverb
@@ -35,14 +34,6 @@ def serving(given=None, shard=None):
         yield server, calls
 
 
-def test_a_server_alone_tells_its_id_and_no_map():
-    with serving() as (_, first), serving() as (_, second):
-        told = first.directory()
-        assert not told.HasField("map")
-        assert not told.HasField("index")
-        assert 0 != told.server_id != second.directory().server_id
-
-
 def test_a_shard_serves_its_part_and_tells_the_map_of_the_group():
     whole = tables()
     with serving(whole, Shard(2, 3, group="replay")) as (server, calls):
@@ -71,17 +62,6 @@ def test_a_shard_serves_its_part_and_tells_the_map_of_the_group():
     # They are not served, and can be split for other shards.
     with serving(whole, Shard(0, 3)) as (server, _):
         assert server.server_info()["queue"].rate_limiter_info.max_diff == 3
-
-
-@pytest.mark.parametrize("num_shards", [1, 2, 7, 4096])
-def test_every_slot_has_one_owner(num_shards):
-    with serving(shard=Shard(0, num_shards, is_coordinated=True)) as (_, calls):
-        ranges = calls.directory().map.slots
-    assert [it.owner for it in ranges] == list(range(num_shards))
-    ends = [it.first + it.count for it in ranges]
-    assert [it.first for it in ranges] == [0, *ends[:-1]]
-    assert ends[-1] == 4096
-    assert max(it.count for it in ranges) - min(it.count for it in ranges) <= 1
 
 
 @pytest.mark.parametrize(
@@ -144,43 +124,6 @@ def test_with_a_coordinator_it_waits_for_its_window():
             writer.flush()
         limiter = client.server_info()["queue"].rate_limiter_info
         assert limiter.max_diff == 5, "its part, as the settings have it"
-
-
-def test_a_server_without_a_group_takes_a_map_and_keeps_it():
-    with serving(shard=Shard(1, 2, group="a")) as (_, shard), serving() as (_, other):
-        map_ = shard.directory().map
-        # Its place is that of another server.
-        with pytest.raises(grpc.RpcError) as caught:
-            other.set_directory(map_, 1)
-        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-        assert "meant for another server" in caught.value.details()
-        other.set_directory(map_, 0)
-        assert other.directory().map == map_
-        map_.epoch = 3
-        shard.set_directory(map_, 1)
-        map_.epoch = 2
-        with pytest.raises(grpc.RpcError) as caught:
-            shard.set_directory(map_, 1)
-        assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-        assert "epoch 2 is older" in caught.value.details()
-        map_.epoch, map_.group = 4, "b"
-        with pytest.raises(grpc.RpcError) as caught:
-            other.set_directory(map_, 0)
-        assert "takes no map of group" in caught.value.details()
-
-
-def test_a_watch_tells_of_items_and_updates():
-    with serving() as (server, calls):
-        client = server.localhost_client()
-        changes = calls.watch("queue", "ratio")
-        assert {table.size for table in next(changes).tables} == {0}
-        client.insert(7, {"queue": 1.0})
-        [told] = next(changes).tables
-        assert (told.name, told.size, told.mass, told.num_inserts) == ("queue", 1, 1, 1)
-        [sample] = client.sample("queue")
-        key = int(sample[0].info.key)
-        answer = calls.update_priorities("queue", {key: 2.0, 5: 1.0})
-        assert sorted(answer.missing_keys) == sorted([key, 5]), "it was sampled once, and left"
 
 
 @pytest.mark.parametrize(

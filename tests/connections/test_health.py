@@ -78,15 +78,6 @@ def test_a_server_that_answers_is_serving(channel, service):
     assert check(channel, service) == SERVING
 
 
-def test_a_service_that_does_not_exist_is_not_found(channel):
-    with pytest.raises(grpc.RpcError) as caught:
-        check(channel, "nonsense")
-    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
-    assert caught.value.details().startswith(
-        "There is no service nonsense. The services of this server are: deepmind.reverb."
-    )
-
-
 def test_who_watches_learns_that_the_server_stops(server, channel):
     known, unknown = watch(channel, SERVICES[0]), watch(channel, "nonsense")
     assert next(known).status == SERVING
@@ -98,19 +89,6 @@ def test_who_watches_learns_that_the_server_stops(server, channel):
             next(stream)
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         assert caught.value.details() == "The server is stopping."
-
-
-def test_who_watches_may_leave(channel):
-    for _ in range(20):
-        stream = watch(channel, "")
-        assert next(stream).status == SERVING
-        stream.cancel()
-    assert check(channel, "") == SERVING
-
-
-def test_reflection_lists_the_services(reflect):
-    answer = reflect(list_services="*")
-    assert [service.name for service in answer.list_services_response.service] == SERVICES
 
 
 def test_a_tool_can_call_a_server_of_which_it_knows_nothing(reflect, channel):
@@ -141,25 +119,6 @@ def test_a_tool_can_call_a_server_of_which_it_knows_nothing(reflect, channel):
     )
     info = call(request(), timeout=DEADLINE_S)
     assert [table.name for table in info.table_info] == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("question", "code", "text"),
-    [
-        ({"file_by_filename": "a.proto"}, 5, "There is no file a.proto."),
-        ({"file_containing_symbol": "a.B"}, 5, "Nothing is called a.B."),
-        ({"all_extension_numbers_of_type": "a.B"}, 12, "The messages have no extensions."),
-        (
-            {"file_containing_extension": {"containing_type": "a.B", "extension_number": 1}},
-            12,
-            "The messages have no extensions.",
-        ),
-        ({}, 3, "The request asks for nothing."),
-    ],
-)
-def test_what_reflection_does_not_know_is_an_error_in_the_answer(reflect, question, code, text):
-    error = reflect(**question).error_response
-    assert (error.error_code, error.error_message) == (code, text)
 
 
 def test_a_server_stops_while_a_tool_holds_its_stream_open(server, channel):

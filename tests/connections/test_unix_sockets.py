@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import stat
-import sys
 import threading
 
 import grpc
@@ -23,8 +22,6 @@ from reverb.errors import InvalidArgumentError, UnavailableError
 from support.log_lines import messages
 from support.programs import Program, open_files, run
 from support.waiting import DEADLINE_S
-
-MAX_PATH_BYTES = 107 if sys.platform == "linux" else 103
 
 SERVER = """
     import sys
@@ -74,9 +71,7 @@ def peers(client):
 # --- Addresses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["plain", "with spaces", "mit Umlaut äöü", "50%25", "a,b?c#d", "日本"]
-)
+@pytest.mark.parametrize("name", ["plain", "mit Umlaut äöü 50%25,b?c#d"])
 def test_a_server_tells_the_address_of_its_socket(start, tmp_path, name):
     server = start(unix_path=tmp_path / name)
     assert server.unix_address.startswith("unix:///")
@@ -90,14 +85,6 @@ def test_an_address_is_written_in_several_ways(start, path):
         assert run(CLIENT, address) == ["[7]"]
     relative = f"import os\nos.chdir({str(path.parent)!r})\n"
     assert run(relative + CLIENT.replace("\n    ", "\n"), "unix:reverb") == ["[7]"]
-
-
-def test_a_path_of_bytes_that_are_no_text_has_an_address(start, tmp_path):
-    path = os.fsencode(tmp_path) + b"/\xff"
-    server = start(unix_path=path)
-    assert server.unix_address.endswith("/%FF")
-    assert pathlib.Path(os.fsdecode(path)).is_socket()
-    assert run(CLIENT, server.unix_address) == ["[7]"]
 
 
 def test_a_server_without_socket_has_no_address(start):
@@ -120,40 +107,6 @@ def test_a_copy_knows_the_socket(start, path, over):
     copy = pickle.loads(pickle.dumps(reverb.Client(over)))
     assert copy.server_address == over
     assert set(copy.server_info()) == {"table"}
-
-
-@pytest.mark.parametrize(
-    ("address", "what"),
-    [
-        ("unix:", "has a path that is empty"),
-        ("unix://x/y", "has unix:// without a third slash"),
-        ("unix:/x/", "has a path that is that of a directory"),
-        ("unix:/x%00", "has a path that has a zero byte"),
-        ("unix:/a,unix:/b", "has a comma: an address has one Unix socket"),
-        ("unix:/a?b", "has a [?] or a #"),
-        ("a:1,unix:/b", "has a Unix socket in a list: it must be the only address"),
-        ("grpcs://unix:/a", "a Unix socket has no TLS"),
-        ("unix-abstract:a", "names an abstract socket, which every user of the machine may open"),
-    ],
-)
-def test_a_malformed_address_is_told_at_once(address, what):
-    with pytest.raises(InvalidArgumentError, match=rf"{what}.*unix:///path/of/socket"):
-        reverb.Client(address)
-
-
-def test_a_path_has_a_limit_at_both_ends(start, tmp_path):
-    def path_of(num_bytes):
-        return str(tmp_path / "ä") + "x" * (num_bytes - len(os.fsencode(tmp_path / "ä")))
-
-    server = start(unix_path=path_of(MAX_PATH_BYTES))
-    assert run(CLIENT, server.unix_address) == ["[7]"]
-    told = f"has {MAX_PATH_BYTES + 1} bytes, and the path of a Unix socket has at most "
-    for call in (
-        lambda: reverb.Server([testing.table()], unix_path=path_of(MAX_PATH_BYTES + 1)),
-        lambda: reverb.Client(f"unix:{path_of(MAX_PATH_BYTES + 1)}"),
-    ):
-        with pytest.raises(InvalidArgumentError, match=f"{told}{MAX_PATH_BYTES}"):
-            call()
 
 
 # --- Where no server is ---------------------------------------------------------------------------
@@ -242,19 +195,6 @@ def test_the_directory_is_private_and_the_socket_is_removed(path):
     assert server.unix_address == f"unix://{path}"
 
 
-def test_a_socket_where_a_server_listens_stays(start, path):
-    with Program(SERVER, path) as program:
-        program.line()
-        with pytest.raises(
-            InvalidArgumentError,
-            match=rf"cannot listen on the Unix socket {path} \(unix_path\): process {program.pid}, "
-            "or one that it has started, listens on it: stop that one first",
-        ):
-            start(unix_path=path)
-        client = reverb.Client(f"unix:{path}")
-        client.insert([1], {"queue": 1.0})
-
-
 def test_a_file_that_is_no_socket_is_never_removed(start, tmp_path):
     path = tmp_path / "precious"
     path.write_text("data")
@@ -263,24 +203,6 @@ def test_a_file_that_is_no_socket_is_never_removed(start, tmp_path):
         start(table, unix_path=path)
     assert path.read_text() == "data"
     start(table)  # It is free again.
-
-
-def test_a_directory_that_others_may_write_to_is_refused(start, path):
-    path.parent.mkdir()
-    path.parent.chmod(0o1777)
-    with pytest.raises(InvalidArgumentError, match="has mode 1777, so others could replace"):
-        start(unix_path=path)
-    path.parent.chmod(0o755)
-    start(unix_path=path)
-
-
-def test_another_socket_in_its_place_is_not_removed(start, path):
-    first = reverb.Server([testing.table("first")], unix_path=path)
-    path.unlink()
-    start(testing.table("second"), unix_path=path)
-    first.stop()
-    assert path.is_socket()
-    assert set(reverb.Client(f"unix:{path}").server_info()) == {"second"}
 
 
 def test_open_connections_outlive_their_path(start, path, over):

@@ -15,11 +15,8 @@ from reverb import errors, testing
 from reverb.cluster.shard_tables import part_settings
 from reverb.core import protos
 from support.hosts import on_both_hosts
+from support.stalls import limiter
 from support.waiting import Background, wait_until
-
-
-def limiter(samples_per_insert=1.0, min_size=1, min_diff=-1e300, max_diff=1e300):
-    return reverb.rate_limiters.RateLimiter(samples_per_insert, min_size, min_diff, max_diff)
 
 
 class Served:

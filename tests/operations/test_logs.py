@@ -276,27 +276,6 @@ def test_an_output_without_reader_blocks_no_call_and_no_exit(is_closed):
     assert run(prepared(source), REVERB_LOG="info") == ["20"]
 
 
-def test_an_output_that_is_read_again_tells_what_was_lost():
-    source = """
-        reader = put_unread(2)
-        for number in range(10_005):
-            native.print_log_line("info", f"number {number}", [])
-        native.print_log_line("error", "severe", [])
-        text = b""
-        while not text.endswith(b"severe\\n"):
-            text += os.read(reader, 100_000)
-        *lines, dropped, severe = text.decode().lstrip("\\0").splitlines()
-        print(severe.split(" ", 1)[1], dropped.split(": ", 1)[1].split(" ", 1)[1], sep="; ")
-        print([line.rpartition("number ")[2] for line in lines] == [*map(str, range(len(lines)))])
-        print(len(lines) + int(dropped.split(": ")[1].split()[0]))
-    """
-    assert run(prepared(source), REVERB_LOG="info") == [
-        "ERROR server: severe; lines of the log were dropped: standard error took them too slowly",
-        "True",
-        "10005",
-    ]
-
-
 def test_a_forked_child_writes_its_lines_and_none_of_its_parent():
     source = """
         put_unread(2)

@@ -58,10 +58,6 @@ def sample_batch(client):
     assert client.sample_batch("table", 1).data[0].shape == (1, 1)
 
 
-def sampler(client):
-    assert next(client.sample("table", emit_timesteps=False)).data[0][0] == 1.0
-
-
 def scan(client):
     assert len(list(client.scan("table"))) == 1
 
@@ -283,40 +279,6 @@ def test_a_certificate_may_stand_for_a_token(secure, tokens, certificates):
 
 # --- Rights ---------------------------------------------------------------------------------------
 
-NEEDED = {
-    "sampler": (sampler, "sample"),
-    "scan": (scan, "sample"),
-    "status": (status, "sample"),
-    "insert": (insert, "insert"),
-    "write": (write, "insert"),
-    "legacy_write": (legacy_write, "insert"),
-    "update": (update, "update"),
-    "reset": (lambda client: client.reset("table"), "admin"),
-    "checkpoint": (lambda client: client.checkpoint(), "admin"),
-    "configure": (lambda client: client.configure_table("table", max_size=9), "admin"),
-    "pause": (lambda client: client.pause_table("table", samples=False), "admin"),
-    "drain": (lambda client: client.drain(0), "admin"),
-}
-EVERY = ("sample", "insert", "update", "admin")
-
-
-@pytest.mark.parametrize("name", NEEDED)
-@pytest.mark.parametrize("right", EVERY)
-def test_a_call_needs_its_right_and_no_other(secure, tokens, root, name, right):
-    way, needed = NEEDED[name]
-    token = tokens.add("someone", right)
-    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root))
-    secured = secure(tokens=tokens.path, checkpointer=checkpointer)
-    insert(secured.server.localhost_client())
-    client = secured.client(token=token)
-    if right == needed:
-        way(client)
-        return
-    with pytest.raises(errors.PermissionDeniedError) as caught:
-        way(client)
-    assert "token someone may not " in str(caught.value)
-    assert token[8:20] not in str(caught.value)
-
 
 def test_an_error_names_call_table_and_right(secure, tokens):
     reader = tokens.add("learner", "sample,update", tables="replay")
@@ -368,27 +330,6 @@ def test_every_way_to_insert_is_told_the_right_that_is_missing(secure, tokens, w
     INSERTS[way](secured.client(token=actor), "replay")
     assert tables[0].info.current_size >= 1
     assert tables[1].info.current_size == 0
-
-
-def test_tables_without_rights_look_like_missing_ones(secure, tokens):
-    token = tokens.add("learner", "sample,update", tables="replay")
-    tables = [testing.table("replay"), testing.table("secret")]
-    client = secure(*tables, tokens=tokens.path).client(token=token)
-    ways = (
-        lambda table: next(client.sample(table, unpack_as_table_signature=False)),
-        lambda table: client.update_priorities(table, [1], [1.0]),
-        lambda table: next(client.scan(table, unpack_as_table_signature=False)),
-        lambda table: client.reset(table),
-    )
-    for way in ways:
-        texts = set()
-        for name in ("secret", "nothing"):
-            with pytest.raises(errors.PermissionDeniedError) as caught:
-                way(name)
-            texts.add(str(caught.value).replace(name, "NAME"))
-        assert len(texts) == 1
-    assert set(client.server_info()) == {"replay"}
-    assert set(client.status().tables) == {"replay"}
 
 
 def test_a_writer_whose_token_lost_a_right_fails_to_reconnect(secure, tokens):

@@ -10,26 +10,10 @@ import numpy as np
 
 from reverb.cc import schema_pb2
 from reverb.core import protos
+from support.wire import messages
 
-_STRING = 7
-# Numbers of the enum `tensorflow.DataType`.
-_DTYPES = {
-    1: np.float32,
-    2: np.float64,
-    3: np.int32,
-    4: np.uint8,
-    5: np.int16,
-    6: np.int8,
-    8: np.complex64,
-    9: np.int64,
-    10: np.bool_,
-    17: np.uint16,
-    18: np.complex128,
-    19: np.float16,
-    22: np.uint32,
-    23: np.uint64,
-}
-_NUMBERS = {np.dtype(dtype): number for number, dtype in _DTYPES.items()}
+# By their numbers in the enum `tensorflow.DataType`.
+_DTYPES = {number: np.dtype(name) for name, number in messages.DTYPES.items()}
 
 
 def chunk(key: int, columns: Sequence[Any], *, episode: int = 1, start: int = 0) -> Any:
@@ -45,14 +29,11 @@ def chunk(key: int, columns: Sequence[Any], *, episode: int = 1, start: int = 0)
 def tensor(array: Any) -> Any:
     """Returns the message of an array; object arrays hold bytes."""
     array = np.asarray(array)
-    if array.dtype == object:
-        texts = list(array.reshape(-1))
-        made = protos.TensorProto(dtype=_STRING)
-        made.tensor_content = b"".join(_varint(len(text)) for text in texts) + b"".join(texts)
-    else:
-        content = _literal(array.tobytes())
-        made = protos.TensorProto(dtype=_NUMBERS[array.dtype], tensor_content=content)
-    made.tensor_shape.SetInParent()
+    if array.dtype != object:
+        return messages.tensor(array)
+    texts = list(array.reshape(-1))
+    made = protos.TensorProto(dtype=messages.DT_STRING)
+    made.tensor_content = b"".join(messages.varint(len(text)) for text in texts) + b"".join(texts)
     for size in array.shape:
         made.tensor_shape.dim.add(size=size)
     return made
@@ -62,9 +43,9 @@ def decode(chunk: Any, index: int) -> np.ndarray:
     """Returns tensor `index` of a chunk, `[T, ...]`; strings are an object array of bytes."""
     proto = chunk.data.tensors[index]
     shape = tuple(dim.size for dim in proto.tensor_shape.dim)
-    if proto.dtype == _STRING:
+    if proto.dtype == messages.DT_STRING:
         return _strings(proto.tensor_content, shape)
-    dtype = np.dtype(_DTYPES[proto.dtype])
+    dtype = _DTYPES[proto.dtype]
     content = unsnappy(proto.tensor_content)
     assert len(content) == dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     array = np.frombuffer(content, dtype).reshape(shape)
@@ -113,23 +94,6 @@ def _strings(content: bytes, shape: tuple[int, ...]) -> np.ndarray:
         array[i], at = content[at : at + length], at + length
     assert at == len(content)
     return array.reshape(shape)
-
-
-def _literal(data: bytes) -> bytes:
-    """A snappy block without compression."""
-    parts = [_varint(len(data))]
-    for start in range(0, len(data), 2**16):
-        piece = data[start : start + 2**16]
-        parts += [bytes([61 << 2]), (len(piece) - 1).to_bytes(2, "little"), piece]
-    return b"".join(parts)
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*encoded, value])
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from reverb.core import protos
 EPISODE = 77
 
 # Numbers of the enum `tensorflow.DataType`.
-_DTYPES = {
+DTYPES = {
     "float32": 1,
     "float64": 2,
     "int32": 3,
@@ -59,7 +59,7 @@ def tensor(array: Any) -> Any:
     """Returns the `TensorProto` of an array as it stands in a chunk."""
     array = np.asarray(array)
     proto = protos.TensorProto(
-        dtype=_DTYPES[array.dtype.name], tensor_content=snappy(array.tobytes())
+        dtype=DTYPES[array.dtype.name], tensor_content=snappy(array.tobytes())
     )
     for size in array.shape:
         proto.tensor_shape.dim.add(size=size)

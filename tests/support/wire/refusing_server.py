@@ -5,7 +5,7 @@ import concurrent.futures
 
 import grpc
 
-from reverb.core import protos
+from support.wire.scripted_server import one_table
 
 
 class RefusingServer(grpc.GenericRpcHandler):
@@ -35,19 +35,11 @@ class RefusingServer(grpc.GenericRpcHandler):
     def service(self, handler_call_details):
         """The handler of a method; part of gRPC's interface."""
         if self._allowed and handler_call_details.method.endswith("/ServerInfo"):
-            return grpc.unary_unary_rpc_method_handler(lambda *_: _info().SerializeToString())
+            return grpc.unary_unary_rpc_method_handler(
+                lambda *_: one_table("table").SerializeToString()
+            )
         return grpc.stream_stream_rpc_method_handler(self._refuse)
 
     def _refuse(self, _, context):
         context.abort(self._code, self._text)
         yield  # An answer would be a stream.
-
-
-def _info():
-    response = protos.ServerInfoResponse()
-    info = response.table_info.add(name="table", max_size=100)
-    info.sampler_options.fifo = True
-    info.remover_options.fifo = True
-    info.rate_limiter_info.samples_per_insert = 1.0
-    info.rate_limiter_info.min_size_to_sample = 1
-    return response

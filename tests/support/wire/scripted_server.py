@@ -48,7 +48,8 @@ class ScriptedServer(grpc.GenericRpcHandler):
         """Returns the handler of a method; part of gRPC's interface."""
         method = handler_call_details.method.rpartition("/")[2]
         if method == "ServerInfo":
-            return grpc.unary_unary_rpc_method_handler(lambda *_: self._info().SerializeToString())
+            info = one_table(self._table).SerializeToString()
+            return grpc.unary_unary_rpc_method_handler(lambda *_: info)
         if method == "SampleStream":
             return _stream_handler(protos.SampleStreamRequest, self._sample)
         if method == "InsertStream":
@@ -77,15 +78,17 @@ class ScriptedServer(grpc.GenericRpcHandler):
                 self.received.append(request)
             yield request
 
-    def _info(self) -> Any:
-        response = protos.ServerInfoResponse()
-        response.tables_state_id.low = 1
-        info = response.table_info.add(name=self._table, max_size=100)
-        info.sampler_options.fifo = True
-        info.remover_options.fifo = True
-        info.rate_limiter_info.samples_per_insert = 1.0
-        info.rate_limiter_info.min_size_to_sample = 1
-        return response
+
+def one_table(name: str) -> Any:
+    """The answer to `ServerInfo` of a server with one table."""
+    response = protos.ServerInfoResponse()
+    response.tables_state_id.low = 1
+    info = response.table_info.add(name=name, max_size=100)
+    info.sampler_options.fifo = True
+    info.remover_options.fifo = True
+    info.rate_limiter_info.samples_per_insert = 1.0
+    info.rate_limiter_info.min_size_to_sample = 1
+    return response
 
 
 def _stream_handler(request: Any, behaviour: Behaviour) -> grpc.RpcMethodHandler:
