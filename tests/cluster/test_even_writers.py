@@ -10,8 +10,8 @@ import pytest
 
 import reverb
 from reverb import testing
-from support.every_writer import EVERY_WRITER
 from support.waiting import DEADLINE_S
+from support.writer_kinds import EVERY_WRITER
 
 NUM_SHARDS = 4
 

@@ -10,9 +10,9 @@ import pytest
 
 import reverb
 from reverb import testing
-from support.every_writer import EVERY_WRITER
 from support.hosts import HOSTS
 from support.waiting import Background
+from support.writer_kinds import EVERY_WRITER
 
 SIZES = (100, 200, 300, 1000)
 MAX_Z = 4.0

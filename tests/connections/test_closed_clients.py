@@ -11,8 +11,8 @@ import pytest
 
 import reverb
 from reverb import errors, testing
+from support import writer_kinds
 from support.client_calls import CALLS, INSERTS
-from support.every_writer import structured_writer
 from support.hosts import HOSTS, on_both_hosts
 from support.waiting import DEADLINE_S, Background, wait_until
 
@@ -48,7 +48,7 @@ LATER_CALLS = {
     "no_validation": lambda client: client.trajectory_writer(1, validate_items=False),
     "batched_trajectory_writer": lambda client: client.batched_trajectory_writer(2, 1),
     "sequence_writer": lambda client: client.sequence_writer("table", 1),
-    "structured_writer": lambda client: structured_writer(client, "table"),
+    "structured_writer": lambda client: writer_kinds.structured(client, "table")[0],
     "writer": lambda client: client.writer(1),
     "reverb.batches": lambda client: reverb.batches(client, "table", 1),
 }
@@ -124,7 +124,7 @@ def test_writers_and_iterators_go_on(server, client):
         client.trajectory_writer(1),
         client.batched_trajectory_writer(2, 1),
         client.sequence_writer("table", 1),
-        structured_writer(client, "table"),
+        writer_kinds.structured(client, "table")[0],
         client.writer(1),
     ]
     off = client.rate_limiter_off("table")

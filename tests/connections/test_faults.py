@@ -19,7 +19,7 @@ from reverb.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from support.every_writer import structured_writer
+from support import writer_kinds
 from support.hosts import HOSTS
 from support.programs import Program
 from support.waiting import DEADLINE_S, PATIENCE, wait_until
@@ -72,7 +72,7 @@ def sequence_writer(client):
 
 
 def open_structured_writer(client, table="table"):
-    writer = structured_writer(client, table)
+    writer = writer_kinds.structured(client, table)[0]
     writer.append([1])
     return writer
 

@@ -11,9 +11,9 @@ import pytest
 
 import reverb
 from reverb import aio, errors
-from support.every_writer import EVERY_WRITER
 from support.hosts import HOSTS
 from support.waiting import DEADLINE_S, Background, wait_until
+from support.writer_kinds import EVERY_WRITER
 
 # A client that waits for a server would wait for as long as this.
 HOUR_S = 3600.0

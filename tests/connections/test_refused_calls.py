@@ -7,8 +7,8 @@ import pytest
 import reverb
 from reverb import errors
 from support.client_calls import CALLS, INSERTS
-from support.every_writer import EVERY_WRITER
 from support.wire.refusing_server import RefusingServer
+from support.writer_kinds import EVERY_WRITER
 
 KINDS = {
     grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,

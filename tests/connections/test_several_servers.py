@@ -9,8 +9,8 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import DeadlineExceededError, InvalidArgumentError
-from support.every_writer import EVERY_WRITER
 from support.log_lines import messages
+from support.writer_kinds import EVERY_WRITER
 
 
 @pytest.fixture

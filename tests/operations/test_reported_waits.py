@@ -13,11 +13,11 @@ import pytest
 
 import reverb
 from reverb.errors import DeadlineExceededError, InvalidArgumentError, ReverbError
-from support.every_writer import EVERY_WRITER
 from support.hosts import HOSTS
 from support.programs import Program
 from support.waiting import DEADLINE_S, Background, wait_until
 from support.wire.refusing_server import RefusingServer
+from support.writer_kinds import EVERY_WRITER
 
 STEP = {"x": np.zeros(3, np.float32)}
 

@@ -9,8 +9,8 @@ import pytest
 
 import reverb
 from reverb import errors, testing
-from support.every_writer import EVERY_WRITER
 from support.waiting import PATIENCE
+from support.writer_kinds import EVERY_WRITER
 
 # The client's error about a fault in the server's certificate; `None`: there is no fault.
 CERTIFICATES = {

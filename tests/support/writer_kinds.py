@@ -57,3 +57,26 @@ def legacy(client, table="table", step=STEP, **options):
 def each_of(*kinds):
     """The mark of a test that runs for each of these kinds, as its argument `make`."""
     return pytest.mark.parametrize("make", kinds, ids=lambda it: it.__name__)
+
+
+def _written(make):
+    """A function that writes items, and returns the open writer when they are confirmed."""
+
+    def write(client, table, count=1):
+        writer, add = make(client, table)
+        for _ in range(count):
+            add()
+        writer.flush()
+        return writer
+
+    return write
+
+
+# By the method of the client: `EVERY_WRITER["sequence_writer"](client, "table", count)`.
+EVERY_WRITER = {
+    "trajectory_writer": _written(trajectory),
+    "batched_trajectory_writer": _written(batched),
+    "sequence_writer": _written(sequence),
+    "structured_writer": _written(structured),
+    "writer": _written(legacy),
+}
