@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import inspect
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from reverb.cluster.shard_tables import part_settings
 from reverb.core import protos
 from support.hosts import on_both_hosts
 from support.stalls import limiter
-from support.waiting import Background, wait_until
 
 
 class Served:
@@ -135,20 +133,6 @@ class TestSettings:
             assert after.rate_limiter_info == before.rate_limiter_info
             assert served.status().max_bytes == 2**20
 
-    def test_several_tables_change_or_none(self, host):
-        tables = [testing.table(name, max_size=100) for name in ("a", "b")]
-        with reverb.Server(tables) as server:
-            client = reverb.Client(f"{host}:{server.port}")
-            smaller, wrong = reverb.TableChange(max_size=50), reverb.TableChange(max_size=0)
-            with pytest.raises(errors.InvalidArgumentError, match="Table b: max_size must be"):
-                client.configure_tables({"a": smaller, "b": wrong})
-            assert {info.max_size for info in client.server_info().values()} == {100}
-            changed = client.configure_tables({"b": smaller, "a": smaller})
-            assert [str(it) for it in changed] == [
-                "max_size of table a is 50 now, not 100",
-                "max_size of table b is 50 now, not 100",
-            ]
-
     @pytest.mark.parametrize(
         ("change", "text"),
         [
@@ -192,14 +176,6 @@ class TestSettings:
             with pytest.raises(errors.TableNotFoundError):
                 served.client.configure_table("other", max_size=1)
 
-    def test_who_waits_goes_on_at_once(self, host):
-        with Served(host, rate_limiter=limiter(min_size=10)) as served:
-            served.insert(5)
-            sampled = Background(served.client.sample_batch, "replay", 5)
-            wait_until(lambda: served.status().sampling.waiting)
-            served.client.configure_table("replay", rate_limiter=limiter(min_size=5))
-            assert len(sampled.result().info.key) == 5
-
     def test_a_snapshot_has_the_new_settings(self, host, tmp_path):
         checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
         with reverb.Server([testing.table("replay")], checkpointer=checkpointer) as server:
@@ -229,20 +205,6 @@ class TestPause:
             served.client.resume_table("replay")
             assert next(served.client.sample("replay"))
 
-    def test_inserts_wait_and_go_on(self, host):
-        with Served(host) as served:
-            served.client.pause_table("replay", samples=False)
-            began = time.time()
-            inserted = Background(served.insert, 4)
-            wait_until(lambda: served.status().inserting.waiting == 4)
-            status = served.status()
-            assert status.inserting.paused.at == pytest.approx(began, abs=5)
-            assert status.inserting.paused.client
-            assert (status.items, status.sampling.paused) == (0, None)
-            served.client.resume_table("replay", samples=False)
-            inserted.result()
-            assert (served.status().items, served.status().inserting.paused) == (4, None)
-
     def test_one_side_is_meant(self, host):
         with Served(host) as served:
             with pytest.raises(errors.InvalidArgumentError, match="must not both be False"):
@@ -253,16 +215,6 @@ class TestPause:
 
 @on_both_hosts
 class TestRateLimiterOff:
-    def test_inserts_that_count_are_owed(self, host):
-        with Served(host, rate_limiter=limiter(1.0, 1, 0.0, 5.0)) as served:
-            with served.client.rate_limiter_off("replay", count=True):
-                served.insert(20)
-            assert served.status().cursor == 20
-            inserted = Background(served.insert, 1)
-            wait_until(lambda: served.status().inserting.waiting)
-            served.client.sample_batch("replay", 16)
-            inserted.result()
-
     def test_only_one_at_a_time(self, host):
         with Served(host) as served, served.client.rate_limiter_off("replay"):
             other = reverb.Client(f"{host}:{served.server.port}")

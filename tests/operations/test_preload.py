@@ -85,13 +85,6 @@ class Preloaded:
         """Waits until the learner has taken all that the ratio allows."""
         wait_until(lambda: self.status().cursor == MIN_DIFF and self.status().sampling.waiting)
 
-    def inserts_until_they_wait(self):
-        """Inserts until the limiter lets no more through; returns how many it let through."""
-        before = self.status().inserts
-        inserted = Background(self.insert, 1000)
-        wait_until(lambda: self.status().inserting.waiting)
-        return self.status().inserts - before, inserted
-
 
 @pytest.mark.parametrize("count", [FEW, MANY])
 def test_a_preload_leaves_the_ratio_as_it_was(count):
@@ -121,22 +114,6 @@ def test_a_preload_leaves_the_ratio_as_it_was(count):
 def fill(table, count, host):
     for _ in range(count // ROWS):
         table.insert(ROWS, host)
-
-
-def test_inserts_after_a_preload_wait_at_the_same_point():
-    with Preloaded(100_000) as preloaded, Preloaded(100_000) as other:
-        for table in (preloaded, other):
-            table.insert(MIN_SIZE)
-        with preloaded.client.rate_limiter_off("replay"):
-            preloaded.insert(FEW)
-        (allowed, inserting), (expected, waiting) = (
-            table.inserts_until_they_wait() for table in (preloaded, other)
-        )
-        assert allowed == expected == ERROR_BUFFER // SAMPLES_PER_INSERT
-        for table in (preloaded, other):
-            table.start_learner()
-        inserting.result()
-        waiting.result()
 
 
 @pytest.mark.parametrize("batches", [3, pytest.param(300, marks=pytest.mark.slow)])

@@ -3,7 +3,6 @@
 
 import math
 import pathlib
-import threading
 import time
 
 import grpc
@@ -15,7 +14,6 @@ from reverb import testing
 from reverb.core import protos
 from reverb.server_status import Histogram, ServerStatus
 from support.hosts import REMOTE, on_both_hosts
-from support.waiting import wait_until
 from support.wire.wire_client import WireClient
 
 SELECTORS = reverb.selectors
@@ -84,45 +82,6 @@ def test_a_scripted_run_gives_these_numbers(host):
         assert (other.limiter.min_diff, other.limiter.max_diff) == (-math.inf, math.inf)
         assert status.version == reverb.__version__
         assert started <= status.started_at <= status.now <= time.time()
-
-
-@on_both_hosts
-def test_those_who_wait_are_counted(host):
-    with reverb.Server([reverb.Table.queue("queue", 2)], host="127.0.0.1") as server:
-        client = reverb.Client(f"{host}:{server.port}")
-
-        def status():
-            return client.status().tables["queue"]
-
-        thread = threading.Thread(target=client.sample_batch, args=("queue", 1))
-        thread.start()
-        wait_until(lambda: status().sampling.waiting == 1)
-        time.sleep(0.03)
-        sampling = status().sampling
-        assert sampling.oldest_wait_s >= 0.03
-        assert sampling.blocked_s >= 0.03
-        client.insert(np.zeros(2), {"queue": 1.0})
-        thread.join()
-        assert status().sampling.waiting == 0
-        assert status().sampling.wait_s.count == 1
-        assert status().sampling.wait_s.quantile(0.5) >= 0.03
-        assert status().removed.sampled_out == 1
-
-        with client.trajectory_writer(1) as writer:
-            for _ in range(5):
-                writer.append({"x": np.zeros(2)})
-                writer.create_item("queue", 1.0, {"x": writer.history["x"][-1:]})
-            wait_until(lambda: status().inserting.waiting >= 1)
-            assert status().inserting.oldest_wait_s > 0
-            for _ in range(5):
-                client.sample_batch("queue", 1)
-            writer.flush()
-        inserting = status().inserting
-        assert (inserting.waiting, inserting.oldest_wait_s) == (0, None)
-        assert inserting.wait_s.count == 6
-        assert inserting.blocked_s > 0
-        # Nobody waits: the time stands still.
-        assert status().inserting.blocked_s == inserting.blocked_s
 
 
 def test_calls_streams_and_connections_are_counted():
