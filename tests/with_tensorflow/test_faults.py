@@ -213,29 +213,27 @@ def program(path):
         yield program
 
 
-EXITS = {
-    "prefetching": "iterator = iter(dataset().prefetch(1))",
-    "in a thread": """
-iterator = iter(dataset())
-threading.Thread(target=lambda: next(iterator), daemon=True).start()
-""",
-    "unused": "iterator = iter(dataset())",
-    "interleaved": """
-iterator = iter(tf.data.Dataset.range(4).interleave(
+# What waits or is left when a program ends, all of it in one program.
+LEFT_OVERS = """
+prefetching = iter(dataset().prefetch(1))
+read_in_a_thread = iter(dataset())
+threading.Thread(target=lambda: next(read_in_a_thread), daemon=True).start()
+unused = iter(dataset())
+interleaved = iter(tf.data.Dataset.range(4).interleave(
     lambda _: dataset(), cycle_length=4, num_parallel_calls=4).prefetch(1))
-""",
-    "in a function": """
+
 @tf.function
 def sample():
     return tf_client.sample("table", [tf.int64]).data[0]
+
 threading.Thread(target=sample, daemon=True).start()
-""",
-}
+import time; time.sleep(1.0)
+tell("leaving")
+"""
 
 
-@pytest.mark.parametrize("name", EXITS)
-def test_a_waiting_program_exits(program, name):
-    running = program(EXITS[name] + "\nimport time; time.sleep(1.0)\ntell('leaving')\n")
+def test_a_waiting_program_exits(program):
+    running = program(LEFT_OVERS)
     assert running.line() == "leaving"
     assert running.ended(timeout_s=10.0) == 0, running.errors
 
@@ -254,20 +252,25 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_ctrl_c_ends_the_call(program, name):
-    running = program(f"""
+# A program imports TensorFlow for seconds, so one makes all calls, one after another.
+INTERRUPTED = """
 tf.constant(1) + 1
-threading.Timer(1.0, lambda: tell("calling")).start()
-try:
-    {CALLS[name]}
-    tell("returned")
-except KeyboardInterrupt:
-    tell("interrupted")
-""")
-    assert running.line() == "calling"
-    began = time.monotonic()
-    running.signal(signal.SIGINT)
-    assert running.line() == "interrupted"
-    assert time.monotonic() - began < LIMIT_S
-    assert running.ended(timeout_s=10.0) == 0
+for call in sys.stdin:
+    threading.Timer(1.0, lambda: tell("calling")).start()
+    try:
+        eval(call)
+        tell("returned")
+    except KeyboardInterrupt:
+        tell("interrupted")
+"""
+
+
+def test_ctrl_c_ends_each_call(program):
+    running = program(INTERRUPTED)
+    for name, call in CALLS.items():
+        running.tell(call)
+        assert running.line() == "calling", name
+        began = time.monotonic()
+        running.signal(signal.SIGINT)
+        assert running.line() == "interrupted", name
+        assert time.monotonic() - began < LIMIT_S, name
