@@ -4,14 +4,14 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from reverb.core import native
 from reverb.reverb_types import TableInfo
 from reverb.shown_text import hidden, shown
 
-__all__ = ["Checkpoint", "TableStatistics", "absolute_path", "read"]
+__all__ = ["Checkpoint", "TableStatistics", "absolute_path", "read", "statistics_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Checkpoint:
         Raises:
           DataLossError: If the checkpoint is damaged; names the file and the position.
         """
-        return {row[0]: _statistics(*row[1:]) for row in self._stored.statistics(progress)}
+        return {row[0]: statistics_of(*row[1:]) for row in self._stored.statistics(progress)}
 
     def scan(self, table: str, *, with_inserted_at: bool = False) -> Iterator[Any]:
         """Reads the items of a table in the order of insertion.
@@ -159,14 +159,18 @@ def read(path: str | os.PathLike[str], *, server_name: str | None = None) -> Che
     return Checkpoint(path, server_name)
 
 
-def _statistics(
+def statistics_of(
     num_items: int,
-    num_chunks: int,
-    chunk_bytes: int,
-    decoded_bytes: int,
-    summaries: list[tuple[float, float, float, float] | None],
+    num_chunks: int | None,
+    chunk_bytes: int | None,
+    decoded_bytes: int | None,
+    summaries: Iterable[tuple[float, float, float, float] | None],
     priority_zeros: int,
 ) -> TableStatistics:
+    """Returns statistics whose summaries are minimum, median, mean and maximum.
+
+    They are those of times of insertion, priorities, times sampled and lengths; `None`: no items.
+    """
     none = (None, None, None, None)
     inserted_at, priority, times_sampled, length = (summary or none for summary in summaries)
     return TableStatistics(

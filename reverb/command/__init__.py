@@ -41,6 +41,7 @@ from reverb.command.server_arguments import (
     by_options,
     credentials_of,
     option,
+    size,
 )
 from reverb.command.several import ask_each
 from reverb.command.source import Source, missing_text
@@ -172,10 +173,10 @@ def _add_export(commands: Commands) -> None:
         help="a file if the name has a suffix of the format, else a directory of files; it is put "
         "in place when the export is complete",
     )
-    parser.add_argument("--max-items", type=_positive, metavar="N", help="the oldest N items only")
+    parser.add_argument("--max-items", type=size, metavar="N", help="the oldest N items only")
     parser.add_argument(
         "--shard-items",
-        type=_positive,
+        type=size,
         metavar="N",
         help="items per file in a directory (default: about 256 MiB of data)",
     )
@@ -200,13 +201,6 @@ def _add_source(parser: argparse.ArgumentParser, of_several: str) -> None:
     add_timeout(parser)
     add_credentials(parser)
     add_no_progress(parser)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
 
 
 def _run_inspect(arguments: argparse.Namespace) -> int:

@@ -18,7 +18,9 @@ from reverb.command.server_arguments import (
     add_table,
     add_timeout,
     client_of,
+    integer,
     option,
+    size,
 )
 from reverb.command.source import table_of
 from reverb.errors import InvalidArgumentError
@@ -139,22 +141,6 @@ def _add_limiter(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="every item is sampled once, and inserts wait for room, as in Queue and Stack",
     )
-
-
-def integer(value: str) -> int:
-    """Parses an argument; argparse uses the name of this function in errors."""
-    number = int(value)
-    if number.bit_length() >= 64:
-        raise argparse.ArgumentTypeError(f"must fit into 64 bits, got {value}")
-    return number
-
-
-def size(value: str) -> int:
-    """Parses an argument that is at least 1."""
-    number = integer(value)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return number
 
 
 def _byte_size(value: str) -> int | None:

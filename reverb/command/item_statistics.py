@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checkpoints.stored import TableStatistics
+from reverb._checkpoints.stored import TableStatistics, statistics_of
 
 # One callback per batch of items, so that its cost is negligible.
 _ITEMS_BETWEEN_CALLBACKS = 64
@@ -43,30 +43,15 @@ def collect(items: Iterable[Any], progress: Callable[[int], Any]) -> ScannedStat
         item_bytes += sum(num_bytes(column) for column in item.columns)
         if len(priorities) % _ITEMS_BETWEEN_CALLBACKS == 0:
             progress(len(priorities))
-    age, priority = _spread(inserted), _spread(priorities)
-    sampled, length = _spread(times_sampled), _spread(lengths)
-    return ScannedStatistics(
+    statistics = statistics_of(
         num_items=len(priorities),
         num_chunks=None,
         chunk_bytes=None,
         decoded_bytes=None,
-        oldest_inserted_at=age.min,
-        newest_inserted_at=age.max,
-        median_inserted_at=age.median,
-        priority_min=priority.min,
-        priority_median=priority.median,
-        priority_mean=priority.mean,
-        priority_max=priority.max,
+        summaries=map(_summary, (inserted, priorities, times_sampled, lengths)),
         priority_zeros=int(np.count_nonzero(np.asarray(priorities) == 0)),
-        times_sampled_min=sampled.min,
-        times_sampled_mean=sampled.mean,
-        times_sampled_max=sampled.max,
-        length_min=length.min,
-        length_median=length.median,
-        length_mean=length.mean,
-        length_max=length.max,
-        item_bytes=item_bytes,
     )
+    return ScannedStatistics(**vars(statistics), item_bytes=item_bytes)
 
 
 def length_of(column: np.ndarray) -> int:
@@ -81,21 +66,11 @@ def num_bytes(column: np.ndarray) -> int:
     return column.nbytes
 
 
-@dataclasses.dataclass(frozen=True)
-class _Spread:
-    """Minimum, median, mean and maximum of numbers; `None` if there are none."""
-
-    min: Any = None
-    median: float | None = None
-    mean: float | None = None
-    max: Any = None
-
-
-def _spread(values: Sequence[float]) -> _Spread:
+def _summary(values: Sequence[float]) -> tuple[float, float, float, float] | None:
     if not len(values):
-        return _Spread()
+        return None
     numbers = np.asarray(values)
     # Infinite priorities are allowed, and the mean of two infinities may be NaN.
     with np.errstate(invalid="ignore"):
         median, mean = float(np.median(numbers)), float(np.mean(numbers))
-    return _Spread(numbers.min().item(), median, mean, numbers.max().item())
+    return numbers.min().item(), median, mean, numbers.max().item()

@@ -31,7 +31,7 @@ from reverb.cluster.shard_tables import serialize_tables, tables_as_values, tabl
 from reverb.command import group_parts, text
 from reverb.command.group_parts import PartsError
 from reverb.command.progress import Progress
-from reverb.command.server_arguments import Commands, add_no_progress
+from reverb.command.server_arguments import Commands, add_no_progress, size
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError
 from reverb.reverb_types import TableInfo
@@ -104,7 +104,7 @@ def add_parser(commands: Commands) -> None:
         "Needs memory for all items of the group. Warns of items for which the new servers have no "
         "room. The exit code is 2 if the checkpoints are not all the parts of one group.",
     )
-    parser.add_argument("--shards", required=True, type=_positive, metavar="N")
+    parser.add_argument("--shards", required=True, type=size, metavar="N")
     parser.add_argument(
         "--config-file",
         type=pathlib.Path,
@@ -437,10 +437,3 @@ def _tables_of_config(path: pathlib.Path | None) -> list[Table] | None:
 
 def _tell(kind: str, what: str) -> None:
     print(f"reverb: {kind}: {text.plain(without_tokens(what))}", file=sys.stderr)
-
-
-def _positive(value: str) -> int:
-    number = int(value)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number

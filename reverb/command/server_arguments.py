@@ -109,6 +109,22 @@ def add_no_progress(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def integer(value: str) -> int:
+    """Parses an argument; argparse uses the name of this function in errors."""
+    number = int(value)
+    if number.bit_length() >= 64:
+        raise argparse.ArgumentTypeError(f"must fit into 64 bits, got {value}")
+    return number
+
+
+def size(value: str) -> int:
+    """Parses an argument that is at least 1."""
+    number = integer(value)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return number
+
+
 def option(name: str) -> str:
     """Returns the option for the name of an argument, for example `--max-size`."""
     return f"--{name.replace('_', '-')}"

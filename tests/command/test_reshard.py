@@ -156,10 +156,15 @@ def test_no_checkpoint_of_a_group_is_refused(tmp_path, capsys):
     assert "has no file GROUP: it is no complete checkpoint of a group" in capsys.readouterr().err
 
 
-def test_a_number_below_one_is_refused(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [("0", "must be at least 1, got 0"), ("two", "invalid size value: 'two'")],
+    ids=["below one", "no number"],
+)
+def test_no_number_of_shards_is_refused(number, message, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        command.main(["reshard", "--shards", "0", str(tmp_path), str(tmp_path)])
-    assert "must be at least 1, got 0" in capsys.readouterr().err
+        command.main(["reshard", "--shards", number, str(tmp_path), str(tmp_path)])
+    assert message in capsys.readouterr().err
 
 
 def test_too_many_shards_are_refused(saved, tmp_path, capsys):
