@@ -12,6 +12,7 @@ import reverb
 from reverb import testing
 from reverb.errors import ReverbError
 from support.checkpoints import on_disk, tfrecords
+from support.damaged_datasets import damaged_bytes
 
 
 def sources(sample):
@@ -26,23 +27,6 @@ def sources(sample):
     ]
 
 
-def mutated(rng, data):
-    """Some bytes changed, as an attacker or a fault of memory would."""
-    data = bytearray(data)
-    for _ in range(rng.choice([1, 1, 1, 2, 4])):
-        at = rng.randrange(len(data) + 1)
-        kind = rng.randrange(4)
-        if kind == 0:
-            data[at : at + 1] = bytes([rng.randrange(256)])
-        elif kind == 1:
-            del data[at : at + rng.randrange(4)]
-        elif kind == 2:
-            data[at:at] = bytes(rng.choices([0, 1, 0x7F, 0x80, 0xFF], k=rng.randrange(10)))
-        elif data:
-            data[at % len(data)] ^= 1 << rng.randrange(8)
-    return bytes(data)
-
-
 def write_mutated(rng, stored, path):
     """Writes a checkpoint with one record changed."""
     on_disk.write(path, stored)
@@ -50,7 +34,7 @@ def write_mutated(rng, stored, path):
     data = tfrecords.read_file(path / name)
     if data:
         at = rng.randrange(len(data))
-        data[at] = mutated(rng, data[at])
+        data[at] = damaged_bytes(data[at], rng)
     tfrecords.write_file(path / name, data)
 
 

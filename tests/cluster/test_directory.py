@@ -91,12 +91,6 @@ def test_a_drain_that_fails_is_taken_back(directory):
     assert not directory.to_proto().shards[3].is_draining
 
 
-def test_numbers_are_never_given_twice(directory):
-    assert directory.add() == 4
-    directory.remove(4)
-    assert directory.add() == 5
-
-
 def test_a_reserved_number_is_added_when_the_shard_runs(directory):
     assert (directory.reserve(), directory.reserve()) == (4, 5)
     assert directory.add(5, "h:5") == 5

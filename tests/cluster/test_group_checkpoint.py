@@ -410,15 +410,3 @@ def test_kill_at_a_step_of_the_save(root, step):
     epoch, counts = state(root)
     assert epoch == 2
     assert all(counts[index] >= AFTER[1][index] for index in counts)
-
-
-def test_python_finds_the_files_of_the_layout(root, shards, save):
-    fill(shards, [1, 2])
-    saved = save()
-    files = {str(path.relative_to(saved.path)) for path in saved.path.rglob("*") if path.is_file()}
-    names = {part.index: pathlib.Path(part.path).name for part in saved.parts.values()}
-    expected = {"GROUP"}
-    for index in range(2):
-        for file in ("DONE", "tables.tfrecord", "items.tfrecord", "chunks.tfrecord"):
-            expected.add(f"shard-{index}/{names[index]}/{file}")
-    assert files == expected
