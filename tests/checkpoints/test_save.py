@@ -15,7 +15,7 @@ from reverb import testing
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 from reverb.specs import TensorSpec
-from support.checkpoints import on_disk, tfrecords
+from support.checkpoints import on_disk
 from support.hosts import REMOTE
 from support.wire.wire_client import WireClient
 
@@ -196,29 +196,12 @@ class TestLayout:
         for name in on_disk.FILES:
             assert (path / name).read_bytes()[:2] == b"\x78\x9c"
 
-    def test_empty_files_are_those_of_the_original(self, serve, root):
-        path = pathlib.Path(serve(root).checkpoint())
-        for name in (on_disk.ITEMS, on_disk.CHUNKS):
-            assert (path / name).read_bytes() == bytes.fromhex("789c030000000001")
-        assert len(tfrecords.read_file(path / on_disk.TABLES)) == 1
-
     def test_without_a_checkpointer_it_saves_to_a_new_directory(self, start):
         server = start()
         path = pathlib.Path(server.localhost_client().checkpoint())
         assert (path / on_disk.DONE).exists()
         # Only for its owner: it stands where everybody can look.
         assert path.parent.stat().st_mode & 0o077 == 0
-
-    def test_saving_in_turn_keeps_the_names_in_order(self, serve, root, insert, names):
-        client = serve(root, keep_latest=100)
-        paths = []
-        for value in range(20):
-            insert(client, value)
-            paths.append(client.checkpoint())
-        assert paths == sorted(set(paths))
-        assert names(root) == [pathlib.Path(path).name for path in paths]
-        for count, path in enumerate(paths, 1):
-            assert len(on_disk.read(path).items) == count
 
     def test_calls_at_once_all_get_a_checkpoint(self, serve, root, insert, background):
         client = serve(root, keep_latest=100)

@@ -33,11 +33,6 @@ def table(**options):
             lambda: table(sampler=reverb.selectors.Fifo()),
             "sampler of table t is uniform at shard 0",
         ),
-        (
-            lambda: table(sampler=reverb.selectors.Prioritized(0.5)),
-            "and prioritized with exponent 0.5 at shard 1",
-        ),
-        (lambda: table(max_times_sampled=3), "max_times_sampled of table t is 0 at shard 0"),
         (lambda: testing.table("other"), "has table t, shard 1"),
         (
             lambda: table(rate_limiter=reverb.rate_limiters.SampleToInsertRatio(4, 2, 10)),

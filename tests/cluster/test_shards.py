@@ -133,18 +133,16 @@ def test_equal_shares_would_be_seen(group):
     assert z_of([counts[p] for p in weights], expected) > 20
 
 
-def test_a_uniform_table_is_sampled_by_its_size(group):
-    made = group(lambda: table(reverb.selectors.Uniform()))
-    fill(made, 0.0, 1)
-    info = made.client.sample_batch("t", 4_000).info
-    np.testing.assert_allclose(info.probability, 1 / sum(SIZES), rtol=1e-12)
-
-
-def test_weights_that_are_all_zero_are_alike(group):
-    made = group()
+@pytest.mark.parametrize(
+    ("make_sampler", "priority"),
+    [(reverb.selectors.Uniform, 2.0), (lambda: reverb.selectors.Prioritized(0.6), 0.0)],
+    ids=["uniform", "all weights are zero"],
+)
+def test_items_without_weights_are_alike(group, make_sampler, priority):
+    made = group(lambda: table(make_sampler()))
     for client, size in zip(made.each, SIZES, strict=True):
-        client.insert_batch([np.arange(size)], {"t": 0.0})
-    info = made.client.sample_batch("t", 1_000).info
+        client.insert_batch([np.arange(size)], {"t": priority})
+    info = made.client.sample_batch("t", 4_000).info
     np.testing.assert_allclose(info.probability, 1 / sum(SIZES), rtol=1e-12)
 
 

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refused clients are counted, and logged without their token."""
 
-import base64
-import json
-
 import pytest
 
 from reverb import errors, testing
-from support.pages import get
 
 
 def failures(server):
@@ -44,30 +40,6 @@ def test_refused_callers_are_counted_by_the_reason(secure, tokens):
         "it may insert (table replay)."
     )
     assert failures(secured.server) == {"missing": 1, "unknown": 1, "expired": 1, "denied": 1}
-
-
-def test_pages_leave_out_tables_without_the_right(start, tokens):
-    watcher = tokens.add("watcher", "sample", "shown")
-    server = start(
-        testing.table("shown"),
-        testing.table("hidden"),
-        tokens=tokens.path,
-        host="127.0.0.1",
-        http_port=0,
-        http_host="127.0.0.1",
-    )
-    code, headers, _ = get(server, "/")
-    assert (code, headers["WWW-Authenticate"]) == (401, 'Basic realm="reverb"')
-    as_password = "Basic " + base64.b64encode(f":{watcher}".encode()).decode()
-    for authorization in (f"Bearer {watcher}", as_password):
-        code, _, text = get(server, "/api/status", Authorization=authorization)
-        assert code == 200
-        assert [table["name"] for table in json.loads(text)["tables"]] == ["shown"]
-        assert "hidden" not in text
-    assert get(server, "/api/status", Authorization="Bearer wrong").status == 401
-    metrics = get(server, "/metrics").text
-    assert 'reverb_auth_failures_total{reason="missing"} 1\n' in metrics
-    assert 'reverb_auth_failures_total{reason="unknown"} 1\n' in metrics
 
 
 def test_the_log_names_who_was_refused_and_no_token(secure, tokens, capfd):

@@ -219,19 +219,6 @@ def test_http_without_tls_at_a_port_with_it_is_told_so(secure):
     assert "https://" in text
 
 
-def test_a_port_of_http_without_tls_has_no_page_for_others(secure, tokens):
-    token = tokens.add("operator", "sample")
-    secured = secure(tokens=tokens.path, http_port=0, http_host="0.0.0.0")
-    url = f"http://127.0.0.1:{secured.server.http_port}"
-    for path in ("/livez", "/readyz", "/metrics"):
-        assert get(url + path, None)[0] == 200
-    for path in ("/", "/api/status"):
-        for sent in (None, token):
-            code, text = get(url + path, None, sent)
-            assert code == 403
-            assert "serves only /livez, /readyz and /metrics" in text
-
-
 # --- stunnel --------------------------------------------------------------------------------------
 
 

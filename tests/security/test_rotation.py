@@ -198,17 +198,6 @@ def test_broken_files_in_between_fail_no_call(rotating, tokens, tmp_path, durati
     assert re.search(r"line \d+", rotating.program.errors)
 
 
-def test_a_token_that_is_taken_away_is_refused_at_the_next_call(rotating, tokens):
-    lost = tokens.add("lost", RIGHTS)
-    rotating.hang_up()
-    client = reverb.Client(rotating.address, token=lost, connect_timeout_s=DEADLINE_S)
-    client.insert([1.0], {"replay": 1.0})
-    tokens.remove(lost)
-    rotating.hang_up()
-    with pytest.raises(errors.UnauthenticatedError, match="does not know this token"):
-        client.server_info()
-
-
 def test_a_client_reads_its_authority_again(rotating, certificates, tmp_path):
     ca = tmp_path / "ca.crt"
     ca.write_bytes(certificates.other_ca.read_bytes())

@@ -5,7 +5,6 @@ import os
 import pathlib
 import tempfile
 
-import grpc
 import pytest
 
 import reverb
@@ -86,15 +85,6 @@ def test_tokens_are_checked_as_on_the_port(address, learner, tmp_path, monkeypat
             reverb.Client(address, **options).server_info()
     monkeypatch.setenv("REVERB_TOKEN", learner)
     assert reverb.Client(address).server_info()
-
-
-def test_grpcio_sends_a_token(address, learner):
-    with grpc.insecure_channel(address) as channel:
-        call = channel.unary_unary("/deepmind.reverb.ReverbService/ServerInfo")
-        assert call(b"", timeout=DEADLINE_S, metadata=[("authorization", f"Bearer {learner}")])
-        with pytest.raises(grpc.RpcError) as caught:
-            call(b"", timeout=DEADLINE_S)
-    assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_tls_is_for_the_port_alone(secure, tmp_path, certificates):

@@ -5,7 +5,7 @@ import pytest
 
 import reverb
 from reverb.core import protos
-from reverb.errors import PermissionDeniedError, TableNotFoundError
+from reverb.errors import TableNotFoundError
 
 
 @pytest.mark.parametrize("right", ["insert", "sample", "update", "admin"])
@@ -30,11 +30,3 @@ def test_any_right_on_the_table_is_enough(right, secure, tokens):
         errors.append(str(caught.value).replace(table, "TABLE"))
     assert errors[0] == errors[1]
     assert "mine" in errors[0]
-
-
-def test_nobody_is_told_without_a_right(secure, tokens):
-    tokens.add("somebody", "insert", "mine")
-    secured = secure(reverb.Table.queue("mine", 1), tokens=tokens.path)
-    request = protos.WaitReasonRequest(table="mine").SerializeToString()
-    with pytest.raises((reverb.errors.UnauthenticatedError, PermissionDeniedError)):
-        secured.client(token="x" * 43, connect_timeout_s=1)._client.call("WaitReason", request)
