@@ -20,57 +20,22 @@ def fails(serve, root, *tables):
     return caught.value
 
 
-def change(message):
-    """Decorates a change of a good checkpoint of items 1, 2, 3 that makes it a bad one."""
-
-    def decorate(function):
-        BROKEN[function.__name__.replace("_", " ")] = (function, message)
-        return function
-
-    return decorate
+def rows_of(stored):
+    """The rows of the second item."""
+    return stored.items[1].flat_trajectory.columns[0].chunk_slices[0]
 
 
-BROKEN = {}
-
-
-@change("nope")
-def an_item_of_an_unknown_table(stored):
-    stored.items[1].table = "nope"
-
-
-@change("table")
-def the_same_table_twice(stored):
-    stored.tables.append(stored.tables[0])
-
-
-@change("2")
-def no_column(stored):
-    stored.items[1].flat_trajectory.Clear()
-
-
-@change("2")
-def an_empty_column(stored):
-    stored.items[1].flat_trajectory.columns.add()
-
-
-@change("2")
-def rows_behind_the_chunk(stored):
-    stored.items[1].flat_trajectory.columns[0].chunk_slices[0].offset = 1
-
-
-@change("2")
-def negative_rows(stored):
-    stored.items[1].flat_trajectory.columns[0].chunk_slices[0].offset = -1
-
-
-@change("2")
-def a_tensor_that_is_not_there(stored):
-    stored.items[1].flat_trajectory.columns[0].chunk_slices[0].index = 1
-
-
-@change("2")
-def a_priority_that_is_no_number(stored):
-    stored.items[1].priority = float("nan")
+# Changes of a good checkpoint of items 1, 2, 3 that make it a bad one, and a word of the error.
+BROKEN = {
+    "an item of an unknown table": (lambda it: setattr(it.items[1], "table", "nope"), "nope"),
+    "the same table twice": (lambda it: it.tables.append(it.tables[0]), "table"),
+    "no column": (lambda it: it.items[1].flat_trajectory.Clear(), "2"),
+    "an empty column": (lambda it: it.items[1].flat_trajectory.columns.add(), "2"),
+    "rows behind the chunk": (lambda it: setattr(rows_of(it), "offset", 1), "2"),
+    "negative rows": (lambda it: setattr(rows_of(it), "offset", -1), "2"),
+    "a tensor that is not there": (lambda it: setattr(rows_of(it), "index", 1), "2"),
+    "a priority of NaN": (lambda it: setattr(it.items[1], "priority", float("nan")), "2"),
+}
 
 
 @pytest.mark.parametrize("broken", BROKEN)

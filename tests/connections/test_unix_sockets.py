@@ -6,7 +6,6 @@ import os
 import pathlib
 import pickle
 import re
-import signal
 import socket
 import stat
 import threading
@@ -19,7 +18,6 @@ import reverb
 from reverb import testing
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError, UnavailableError
-from support.log_lines import messages
 from support.programs import Program, open_files, run
 from support.waiting import DEADLINE_S
 
@@ -238,17 +236,6 @@ def test_clients_continue_after_a_killed_server_restarts(path):
         assert taken(client, 200) == list(range(100, 300))
 
 
-def test_a_frozen_server_is_noticed(path):
-    with Program(SERVER, path) as program:
-        options = {"keepalive_s": 0.2, "keepalive_timeout_s": 1.0, "connect_timeout_s": 0.5}
-        client = reverb.Client(program.line(), **options)
-        client.server_info()
-        program.signal(signal.SIGSTOP)
-        with pytest.raises(UnavailableError, match=f"unix:{path}"):
-            client.sample_batch("queue", 1)
-        program.signal(signal.SIGCONT)
-
-
 def test_a_drain_ends_its_streams_and_a_stop_its_connections(start, path, over, background, until):
     server = start(unix_path=path)
     client = reverb.Client(over, connect_timeout_s=0.3)
@@ -260,17 +247,6 @@ def test_a_drain_ends_its_streams_and_a_stop_its_connections(start, path, over, 
     server.stop()
     with pytest.raises(UnavailableError, match="no such socket"):
         client.server_info()
-
-
-def test_connections_beyond_the_limit_are_told_why(start, path, over, capfd):
-    start(unix_path=path, limits=reverb.Limits(connections=2))
-    clients = [reverb.Client(over, connect_timeout_s=0.3) for _ in range(3)]
-    for client in clients[:2]:
-        client.server_info()
-    with pytest.raises(UnavailableError, match=r"Limits\.connections is 2, and as many clients"):
-        clients[2].server_info()
-    lines = messages(capfd.readouterr().err)
-    assert any("refused the connection: there are 2 connections" in line for line in lines)
 
 
 def test_a_port_and_a_socket_have_one_limit(start, path, over):

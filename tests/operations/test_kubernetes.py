@@ -25,7 +25,6 @@ BASE = KUBERNETES / "base"
 TLS = KUBERNETES / "overlays" / "tls"
 GROUP = KUBERNETES / "overlays" / "group"
 POD_MONITOR = KUBERNETES / "components" / "pod-monitor"
-AT_REST = KUBERNETES / "components" / "at-rest"
 # The oldest release that the manifests are for, one between, and the newest that is known.
 RELEASES = ("1.25", "1.31", None)
 

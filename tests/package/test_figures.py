@@ -12,7 +12,6 @@ from support.programs_as_modules import program_as_module
 from support.prose import prose
 
 ROOT = pathlib.Path(__file__).parents[2]
-PERFORMANCE = ROOT / "docs" / "performance.md"
 # Design pages have the figure beside the decision; the generated tables are compared below.
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md")),

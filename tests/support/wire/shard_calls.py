@@ -30,11 +30,6 @@ class ShardCalls:
         """Asks for the map."""
         return self._unary("Directory", protos.DirectoryRequest(), protos.DirectoryResponse)
 
-    def set_directory(self, map_: Any, index: int) -> None:
-        """Gives it a map."""
-        request = protos.SetDirectoryRequest(map=map_, index=index)
-        self._unary("SetDirectory", request, protos.SetDirectoryResponse)
-
     def set_rate_limiter(self, table: str, **given: Any) -> Any:
         """Moves the bounds of a rate limiter; returns the table."""
         request = protos.SetRateLimiterRequest(table=table, **given)
