@@ -12,7 +12,7 @@ from support.stalls import PROMPT_S, SPECIAL_STALLS, STALLS, Stage
 from support.waiting import DEADLINE_S, wait_until
 
 STATES = STALLS | SPECIAL_STALLS
-# `shards/status/diagnosis/tests.rs` has the rule for all; a table is idle, and starves, after ten seconds.
+# `shards/status/diagnosis/tests.rs` has the rule for all states; some need ten seconds here.
 FAST = ("ahead", "never", "full", "paused", "draining", "slow readers")
 # Items of each shard at the beginning. The third one is where something happens.
 SIZES = (1, 2, 3, 4)
