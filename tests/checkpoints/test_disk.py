@@ -244,25 +244,15 @@ AS_SOMEBODY_ELSE = """
 """
 
 
-def test_an_unreadable_root_is_an_error(root):
-    """A server that starts empty because of wrong rights would look like data loss."""
-    on_disk.write(root / "1", on_disk.simple([1]))
-    root.parent.chmod(0o755)
-    with Program(AS_SOMEBODY_ELSE, root, root) as program:
-        line = program.line()
-        assert line.startswith("FailedPreconditionError")
-        assert str(root) in line
-        assert program.ended() == 0
-
-
-def test_a_checkpoint_that_cannot_be_read_is_an_error(root):
-    """Passing over it would load an older one, or nothing."""
-    on_disk.write(root / "1", on_disk.simple([1]))
-    on_disk.write(root / "2", on_disk.simple([2]))
+@pytest.mark.parametrize("locked", [".", "2"], ids=["root", "checkpoint"])
+def test_what_cannot_be_read_is_an_error(root, locked):
+    """Starting empty, or from an older checkpoint, would look like data loss."""
+    for number in (1, 2):
+        on_disk.write(root / str(number), on_disk.simple([number]))
     for path in (root.parent, root):
         path.chmod(0o755)
-    with Program(AS_SOMEBODY_ELSE, root, root / "2") as program:
+    with Program(AS_SOMEBODY_ELSE, root, root / locked) as program:
         line = program.line()
         assert line.startswith("FailedPreconditionError")
-        assert str(root / "2") in line
+        assert str(root / locked) in line
         assert program.ended() == 0
