@@ -6,7 +6,7 @@
     python benchmarks/round_trip.py --rounds 15 --ways floor tcp unix
 
 One client, one call at a time, servers in processes of their own. "bare TCP" and "bare HTTP/2" are
-echoes of 200 bytes (`benchmarks/floor`), each end with one thread; "here" is a server in the
+echoes of 200 bytes (`tools/floor`), each end with one thread; "here" is a server in the
 client's process. All of them are measured in turn, `--rounds` times. The table shows medians of the
 rounds: the median and the 99th percentile of a call, the time of processors of both ends, and how
 often a thread of the client waited, all for one call; and how many sockets the client has open.
