@@ -54,6 +54,11 @@ pub(crate) async fn call(
     }
 }
 
+/// The answer to a request for the tables, or the status.
+async fn info(raw: &RawClient, headers: HeaderMap) -> Result<Vec<u8>, Status> {
+    call(raw, proto::ServerInfoRequest::PATH, headers, &()).await
+}
+
 fn sample_request(table: &str) -> proto::SampleStreamRequest {
     proto::SampleStreamRequest { table: table.to_owned(), num_samples: 1, ..Default::default() }
 }
@@ -184,17 +189,6 @@ impl Message for Encoded {
     }
 }
 
-/// A confirmation that ignores its keys.
-fn quiet() -> Arc<dyn reverb_engine::Confirm> {
-    #[derive(Debug)]
-    struct Quiet;
-    impl reverb_engine::Confirm for Quiet {
-        fn confirmed(&self, _: &[u64]) {}
-        fn failed(&self, _: reverb_base::Error) {}
-    }
-    Arc::new(Quiet)
-}
-
 #[tokio::test]
 async fn a_table_that_one_may_not_use_looks_like_one_that_is_not_there() {
     let callers = Callers::new(&[
@@ -298,7 +292,7 @@ async fn callers_see_the_tables_on_which_they_have_a_right() {
     let tables: Vec<_> = ["a", "b", "c"].map(|name| table(config(name))).into();
     let server = serve(tables, &callers.options());
     let raw = RawClient::connect(&server).await;
-    let info = |name| call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, name), &());
+    let info = |name| info(&raw, headers(&callers, name));
     let names = |answer: Vec<u8>| {
         let info = proto::ServerInfoResponse::decode(&answer[..]).unwrap().table_info;
         info.into_iter().map(|table| table.name).collect::<Vec<_>>()
@@ -403,7 +397,7 @@ async fn who_cannot_be_authenticated_is_told_why_after_a_moment() {
         ),
     ] {
         let began = Instant::now();
-        let status = call(&raw, proto::ServerInfoRequest::PATH, headers, &()).await.unwrap_err();
+        let status = info(&raw, headers).await.unwrap_err();
         assert!(began.elapsed() >= Duration::from_millis(100));
         assert_eq!((status.code, status.message), (Code::Unauthenticated, text));
     }
@@ -411,7 +405,7 @@ async fn who_cannot_be_authenticated_is_told_why_after_a_moment() {
     let mut shouted = headers(&callers, "learner");
     let value = shouted["authorization"].to_str().unwrap().replace("Bearer", "bEARER");
     shouted.insert("authorization", value.parse().unwrap());
-    call(&raw, proto::ServerInfoRequest::PATH, shouted, &()).await.unwrap();
+    info(&raw, shouted).await.unwrap();
     // Probes need none.
     for headers in [HeaderMap::new(), bearer("hunter2")] {
         call(&raw, calls::HEALTH_CHECK, headers, &()).await.unwrap();
@@ -432,19 +426,19 @@ async fn a_connection_is_closed_after_ten_failures() {
     let server = serve(vec![table(config("a"))], &callers.options());
     let raw = RawClient::connect(&server).await;
     for _ in 0..9 {
-        call(&raw, proto::ServerInfoRequest::PATH, HeaderMap::new(), &()).await.unwrap_err();
+        info(&raw, HeaderMap::new()).await.unwrap_err();
     }
     // A denied call is no failure of authentication.
     for _ in 0..20 {
         call(&raw, proto::ResetRequest::PATH, headers(&callers, "learner"), &()).await.unwrap_err();
     }
-    call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, "learner"), &()).await.unwrap();
-    let last = call(&raw, proto::ServerInfoRequest::PATH, HeaderMap::new(), &()).await.unwrap_err();
+    info(&raw, headers(&callers, "learner")).await.unwrap();
+    let last = info(&raw, HeaderMap::new()).await.unwrap_err();
     assert_eq!(last.code, Code::Unauthenticated);
     let connections = || server.status(StatusRequest::default()).traffic.unwrap().connections;
     eventually(|| connections() == 0).await;
     let raw = RawClient::connect(&server).await;
-    call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, "learner"), &()).await.unwrap();
+    info(&raw, headers(&callers, "learner")).await.unwrap();
 }
 
 #[tokio::test]
@@ -462,12 +456,9 @@ async fn tokens_are_rotated_while_streams_go_on() {
     authenticator.reload().unwrap();
     stream.send(&insert_request(2, "a")).await;
     assert_eq!(stream.keys(1).await, [2]);
-    let refused = call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, "old"), &())
-        .await
-        .unwrap_err();
+    let refused = info(&raw, headers(&callers, "old")).await.unwrap_err();
     assert_eq!(refused.code, Code::Unauthenticated);
-    let answer =
-        call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, "new"), &()).await.unwrap();
+    let answer = info(&raw, headers(&callers, "new")).await.unwrap();
     assert_eq!(proto::ServerInfoResponse::decode(&answer[..]).unwrap().table_info.len(), 1);
 }
 
@@ -494,9 +485,7 @@ async fn tokens_in_cleartext_are_for_loopback_only() {
         let insecure_tokens = true;
         let server = serve(vec![table(config("a"))], &ServerOptions { insecure_tokens, ..options });
         let raw = RawClient::connect(&server).await;
-        call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, "learner"), &())
-            .await
-            .unwrap();
+        info(&raw, headers(&callers, "learner")).await.unwrap();
     }
     for host in ["localhost", "127.0.0.1", "::1"] {
         let options = ServerOptions { host: Some(host.to_owned()), ..callers.options() };

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The HTTP port before and during the life of its server.
 
+use crate::support::callers::Callers;
 use crate::support::*;
 use base64::Engine;
-use reverb_auth::{Authenticator, Right, TableSet, hash_line, new_token};
-use reverb_server::{HttpPort, Server, ServerOptions};
+use reverb_auth::{Right, new_token};
+use reverb_server::{HttpPort, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
@@ -29,36 +30,22 @@ async fn get_with(port: u16, path: &str, headers: &str) -> (String, String) {
 
 /// A server with tokens: one may sample from table a, the other may only insert. The pages of the
 /// server are on a port of this host.
-fn start_with_tokens(name: &str, host: &str) -> (Server, u16, [String; 2]) {
-    let tokens = [new_token().unwrap(), new_token().unwrap()];
-    let tables = TableSet::Named(["a".to_owned()].into());
-    let line = |name, right, tables, token: &str| {
-        hash_line(name, [right].into_iter().collect(), tables, token).unwrap()
-    };
-    let text = [
-        line("watcher", Right::Sample, &tables, &tokens[0]),
-        line("actor", Right::Insert, &TableSet::All, &tokens[1]),
-    ];
-    let file = std::env::temp_dir().join(format!("reverb-{name}-{}", std::process::id()));
-    std::fs::write(&file, text.join("\n")).unwrap();
-    let authenticator = Some(Authenticator::open(&file).unwrap());
-    std::fs::remove_file(&file).unwrap();
-    let host_of_clients = Some("127.0.0.1".to_owned());
-    let options =
-        ServerOptions { host: host_of_clients, authenticator, ..ServerOptions::default() };
+fn start_with_tokens(host: &str) -> (Server, u16, [String; 2]) {
+    let callers =
+        Callers::new(&[("watcher", &[Right::Sample], &["a"]), ("actor", &[Right::Insert], &["*"])]);
     let tables = vec![table(config("a")), table(config("secret"))];
-    let server = Server::start(tables, &options, &Handle::current()).unwrap();
+    let server = Server::start(tables, &callers.options(), &Handle::current()).unwrap();
     let http = HttpPort::open(host, 0, None, &Handle::current()).unwrap();
     let port = http.port();
     server.attach(http);
-    (server, port, tokens)
+    (server, port, ["watcher", "actor"].map(|name| callers.token(name).to_owned()))
 }
 
 const PAGES: [&str; 3] = ["/", "/api/status", "/api/history?table=a&table=secret"];
 
 #[tokio::test]
 async fn pages_about_tables_want_the_right_to_sample() {
-    let (server, port, [watcher, actor]) = start_with_tokens("pages", "127.0.0.1");
+    let (server, port, [watcher, actor]) = start_with_tokens("127.0.0.1");
     let as_password = |token: &str| {
         let pair = base64::engine::general_purpose::STANDARD.encode(format!("me:{token}"));
         format!("Authorization: Basic {pair}\r\n")
@@ -98,7 +85,7 @@ async fn pages_about_tables_want_the_right_to_sample() {
 
 #[tokio::test]
 async fn a_port_that_others_can_listen_to_reads_no_token() {
-    let (_server, port, [watcher, _]) = start_with_tokens("probes", "0.0.0.0");
+    let (_server, port, [watcher, _]) = start_with_tokens("0.0.0.0");
     for path in PAGES {
         for headers in ["", &format!("Authorization: Bearer {watcher}\r\n")] {
             let (head, body) = get_with(port, path, headers).await;

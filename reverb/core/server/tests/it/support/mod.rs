@@ -9,12 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use http::{HeaderMap, Method, Request, Version};
-use reverb_base::Result;
+use reverb_base::{ErrorKind, Result};
 use reverb_data::{
     Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, Sampled, SequenceRange, Shape,
     TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
-use reverb_engine::Table;
+use reverb_engine::{Confirm, Table};
 use reverb_rpc::framing::{Compression, MessageReader, MessageSender};
 use reverb_rpc::message::Message;
 use reverb_rpc::status::Status;
@@ -135,6 +135,24 @@ pub(crate) async fn received(stream: &mut dyn SampleStream, count: usize) -> Res
         samples.extend(soon(stream.receive()).await?);
     }
     Ok(samples)
+}
+
+/// Checks the kind of an error, and a part of its text.
+pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T>, kind: ErrorKind, text: &str) {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.message().contains(text), "{error}");
+}
+
+/// Ignores the confirmations of a table.
+pub(crate) fn quiet() -> Arc<dyn Confirm> {
+    #[derive(Debug)]
+    struct Quiet;
+    impl Confirm for Quiet {
+        fn confirmed(&self, _: &[u64]) {}
+        fn failed(&self, _: reverb_base::Error) {}
+    }
+    Arc::new(Quiet)
 }
 
 /// Waits for a condition that becomes true soon, without a notification.
