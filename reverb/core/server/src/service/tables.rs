@@ -12,7 +12,8 @@ use reverb_engine::Table;
 pub(crate) struct Tables {
     by_name: HashMap<Arc<str>, Arc<Table>>,
     in_order: Vec<Arc<Table>>,
-    /// Id of this server among all servers at the same address, by which clients know when to drop caches.
+    /// Id of this server among all servers at the same address. By it clients know when to drop
+    /// caches.
     state_id: (u64, u64),
 }
 
