@@ -43,7 +43,7 @@ impl AccessList {
             match Entry::parse(line) {
                 None => {}
                 Some(Err(of_line)) => {
-                    problems.extend(of_line.into_iter().map(|problem| (number, problem)))
+                    problems.extend(of_line.into_iter().map(|problem| (number, problem)));
                 }
                 Some(Ok(Entry { access, key, until })) => match known.entry(key) {
                     hash_map::Entry::Occupied(other) => {
