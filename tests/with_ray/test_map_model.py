@@ -289,7 +289,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.actor.cancel_drain(self.draining)
         else:
             life = self.shards.handles[self.draining].life
-            self.actor._remove(self.draining)
+            self.actor.leave(self.draining)
             self.actor._end(self.draining)
             self.end_process(life)
         self.draining = None

@@ -49,7 +49,7 @@ class DirectoryActor:
         self._directory = Directory(settings.name, settings.checkpoint_directory)
         self._lock = threading.RLock()
         # Held by calls that change the number of shards; the other lock is never held for long.
-        self._changes = threading.Lock()
+        self._changes = threading.RLock()
         self._members: dict[int, Member] = {}
         self._processes = ShardProcesses(settings)
         self._saver = GroupSaver(settings)
@@ -84,8 +84,7 @@ class DirectoryActor:
             self._ready.set()
         self._wait_for(indices, timeout_s)
         self._push(wait=True)
-        self._coordinate()
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        self._begin_watching()
 
     def _wait_for(self, indices: Sequence[int], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -131,8 +130,7 @@ class DirectoryActor:
             self._ready.set()
         self._saver.find_latest()
         self._push()
-        self._coordinate()
-        threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        self._begin_watching()
 
     # ---- Calls of shards -------------------------------------------------------------------------
 
@@ -254,6 +252,10 @@ class DirectoryActor:
         """Moves the windows of rate limiters, until this actor ends."""
         if self._coordinator is None or not self._coordinator.is_running:
             self._coordinator = cluster.Coordinator(self.address())
+
+    def _begin_watching(self) -> None:
+        self._coordinate()
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def _watch(self) -> None:
         """Saves at intervals, and removes shards that have ended with their processes."""
@@ -394,55 +396,45 @@ class DirectoryActor:
                     f"shard {index} lives in a process of the program, which ends it: "
                     "LocalShard.stop(move_items=True)"
                 )
-            heirs = self._begin_drain(index)
+            heirs = self.begin_drain(index)
             try:
                 num_moved = move_away(index, handle, heirs, wait_s)
             except BaseException:
-                self._cancel_drain(index)
+                self.cancel_drain(index)
                 raise
-            self._remove(index)
+            self.leave(index)
             end_when_streams_have(index, handle)
             self._end(index)
             return num_moved
 
     def begin_drain(self, index: int) -> dict[int, tuple[str, list[int]]]:
-        """Prepares the leave of a shard of `serve_here`; returns its heirs."""
+        """Prepares the leave of a shard: marks it, and enlarges the tables of the others.
+
+        Returns:
+          The addresses and the slots of the others.
+        """
         self._wait_until_ready()
         with self._changes:
-            return self._begin_drain(index)
+            with self._lock:
+                self._directory.begin_drain(index)
+                slots = self._directory.slots_without(index)
+                heirs = {it: (self._address_of(it), slots[it]) for it in slots}
+            self._push(wait=True)
+            return heirs
 
     def cancel_drain(self, index: int) -> None:
         """Undoes `begin_drain`: the shard stays."""
         self._wait_until_ready()
         with self._changes:
-            self._cancel_drain(index)
-
-    def _begin_drain(self, index: int) -> dict[int, tuple[str, list[int]]]:
-        """Marks a shard, enlarges the others' tables; returns their addresses and slots."""
-        with self._lock:
-            self._directory.begin_drain(index)
-            slots = self._directory.slots_without(index)
-            heirs = {it: (self._address_of(it), slots[it]) for it in slots}
-        self._push(wait=True)
-        return heirs
+            with self._lock:
+                if index in self._directory.indices:
+                    self._directory.end_drain(index)
+            self._push(wait=True)
 
     def _address_of(self, index: int) -> str:
         """The address of one shard alone, for clients."""
         scheme = self._settings.scheme.removeprefix("shards").strip("+:/")
         return (f"{scheme}://" if scheme else "") + self._directory.shard(index).address
-
-    def _cancel_drain(self, index: int) -> None:
-        with self._lock:
-            if index in self._directory.indices:
-                self._directory.end_drain(index)
-        self._push(wait=True)
-
-    def _remove(self, index: int) -> None:
-        with self._lock:
-            if index in self._directory.indices:
-                self._directory.remove(index)
-            self._members.pop(index, None)
-        self._push(wait=True)
 
     def reserve(self) -> tuple[int, int, GroupSettings]:
         """Returns an index for a shard of `serve_here`, and the number of shards with it."""
@@ -461,10 +453,14 @@ class DirectoryActor:
             return serialized
 
     def leave(self, index: int) -> None:
-        """Removes a shard of `serve_here` from the map."""
+        """Removes a shard from the map."""
         self._wait_until_ready()
         with self._changes:
-            self._remove(index)
+            with self._lock:
+                if index in self._directory.indices:
+                    self._directory.remove(index)
+                self._members.pop(index, None)
+            self._push(wait=True)
 
     def _admit(self, facts: ShardFacts) -> None:
         index = facts.index
