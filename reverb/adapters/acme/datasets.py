@@ -6,6 +6,7 @@ Replaces `from acme import datasets`. A `ReplayDataset` replaces Acme's `tf.data
 over samples that a background thread prefetches.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ _DEFAULT_ITEMS_AHEAD = 100
 _DEFAULT_BATCHES_AHEAD = 2
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class ReplayDataset:
     """A dataset of samples; made by `make_reverb_dataset`.
 
@@ -37,17 +39,10 @@ class ReplayDataset:
       (2, 1, 4)
     """
 
-    def __init__(
-        self,
-        arguments: tuple[Any, ...],
-        options: Mapping[str, Any],
-        size: int,
-        functions: Sequence[Callable[[Any], Any]] = (),
-    ) -> None:
-        self._arguments = arguments
-        self._options = options
-        self._size = size
-        self._functions = tuple(functions)
+    _arguments: tuple[Any, ...]
+    _options: Mapping[str, Any]
+    _size: int
+    _functions: tuple[Callable[[Any], Any], ...]
 
     def __iter__(self) -> BatchIterator:
         transform = self._transformed if self._functions else None
@@ -67,16 +62,14 @@ class ReplayDataset:
         with only 32 bits unless JAX is configured for 64. To update priorities later, map
         `lambda sample: sample._replace(data=jax.device_put(sample.data))`.
         """
-        functions = (*self._functions, function)
-        return ReplayDataset(self._arguments, self._options, self._size, functions)
+        return dataclasses.replace(self, _functions=(*self._functions, function))
 
     def prefetch(self, size: int) -> "ReplayDataset":
         """Makes the same dataset with a prefetch of `size` elements; `None` or less than 1: 1.
 
         Elements that are prefetched count as sampled; see `make_reverb_dataset`.
         """
-        size = max(1, size or 1)
-        return ReplayDataset(self._arguments, self._options, size, self._functions)
+        return dataclasses.replace(self, _size=max(1, size or 1))
 
     def _transformed(self, element: Any) -> Any:
         for function in self._functions:
@@ -181,7 +174,7 @@ def make_reverb_dataset(
     BatchIterator.check_arguments(table, batch_size, **options)
     size = prefetch_size or _num_ahead(batch_size, max_in_flight_samples_per_worker)
     is_batch = batch_size is not None and postprocess is None
-    functions = [_as_in_acme] if is_batch and window is None else []
+    functions = (_as_in_acme,) if is_batch and window is None else ()
     return ReplayDataset((client, table, batch_size), options, size, functions)
 
 
