@@ -143,7 +143,8 @@ class TransitionWriter:
         if has_ends:
             self._end(self._numbers["end"] != 0)
             self._numbers["end"][...] = self._numbers["done"][...] = 0
-        if self._num_unconfirmed > _MAX_UNCONFIRMED:
+        # This thread would have to send what was kept back.
+        if self._num_unconfirmed > _MAX_UNCONFIRMED and not self._keeps():
             self._flush(_MAX_UNCONFIRMED // 2)
 
     def end_episodes(self) -> None:
@@ -272,9 +273,14 @@ class TransitionWriter:
                 )
                 items.append((columns, self._priorities, None, where))
         if items:
-            keep = self.num_steps % self._steps_per_send != 0
-            self._num_unconfirmed += self._writer._create_all_items(self._table, items, keep=keep)
+            self._num_unconfirmed += self._writer._create_all_items(
+                self._table, items, keep=self._keeps()
+            )
             self.has_items = True
+
+    def _keeps(self) -> bool:
+        """Whether the transitions to the newest step are sent with those of later steps."""
+        return self.num_steps % self._steps_per_send != 0
 
     def _flush(self, num_unconfirmed: int) -> None:
         self._writer.flush(num_unconfirmed)
