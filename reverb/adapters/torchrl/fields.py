@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from reverb.adapters.torch.tensors import as_tensor
 from reverb.adapters.torchrl.library import tensordict, torch
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 
@@ -20,8 +19,11 @@ _DTYPES = {
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype)
 }
-_MISSING_IN_NUMPY = {
-    dtype for name, dtype in _DTYPES.items() if dtype.is_floating_point and not hasattr(np, name)
+# Dtypes that NumPy itself lacks, with a dtype of NumPy of the same size.
+_BITS = {
+    dtype: np.int16 if dtype.itemsize == 2 else np.uint8
+    for name, dtype in _DTYPES.items()
+    if dtype.is_floating_point and not hasattr(np, name)
 }
 
 _CPU = torch.device("cpu")
@@ -199,7 +201,9 @@ class Fields:
 
     def to_tensordict(self, columns: list[Any], batch_size: Any, device: Any) -> Any:
         """Makes a TensorDict of columns `[N, ...]` of the fields, on the CPU without a copy."""
-        tensors = [as_tensor(column) for column in columns]
+        tensors = [
+            _tensor(column, dtype) for column, dtype in zip(columns, self._dtypes, strict=True)
+        ]
         made = _built(self._tree, tensors, torch.Size(batch_size))
         if self.dim_names is not None and len(batch_size) == len(self.dim_names) + 1:
             made.names = [None, *self.dim_names]
@@ -226,7 +230,7 @@ def columns_of(data: Any) -> tuple[Fields, list[Any]]:
         _dim_names(data),
     )
     return fields, [
-        tensor.detach().cpu() if tensor.dtype in _MISSING_IN_NUMPY else tensor.numpy(force=True)
+        tensor.detach().cpu() if tensor.dtype in _BITS else tensor.numpy(force=True)
         for _, tensor in found
     ]
 
@@ -265,3 +269,12 @@ def _built(tree: dict[str, Any], tensors: list[Any], batch_size: Any) -> Any:
         for name, it in tree.items()
     }
     return _make(source=source, batch_size=batch_size, device=_CPU)
+
+
+def _tensor(array: np.ndarray[Any, Any], dtype: Any) -> Any:
+    if dtype is None:
+        dtype = _DTYPES.get(array.dtype.name)
+    bits = _BITS.get(dtype)
+    if bits is not None:
+        return torch.from_numpy(array.view(bits)).view(dtype)
+    return torch.from_numpy(array)
