@@ -58,12 +58,12 @@ mod tests {
     fn figures_are_as_people_write_them() {
         let numbers = [0.0, 0.25, 3.0, 9.5, 10.4, 12_345.6].map(number);
         assert_eq!(numbers, ["0", "0.2", "3", "9.5", "10", "12,346"]);
-        let times =
-            [0.012, 1.0, 41.2, 125.0, 7200.0].map(|it| seconds(Duration::from_secs_f64(it)));
+        let times = [0.012, 1.0, 41.2, 125.0, 7200.0]
+            .map(|duration| seconds(Duration::from_secs_f64(duration)));
         assert_eq!(times, ["12 ms", "1.0 s", "41 s", "2 min", "2 h"]);
         assert_eq!(plural(1, "insert is", "inserts are"), "1 insert is");
         assert_eq!(plural(1234, "insert is", "inserts are"), "1,234 inserts are");
         assert_eq!(count(-1), "0");
-        assert_eq!([Bound(-f64::MAX), Bound(2.5)].map(|it| it.to_string()), ["none", "2.5"]);
+        assert_eq!([Bound(-f64::MAX), Bound(2.5)].map(|bound| bound.to_string()), ["none", "2.5"]);
     }
 }

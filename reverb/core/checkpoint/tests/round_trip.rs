@@ -73,9 +73,12 @@ fn content(table: &Table) -> String {
     let info = table.info();
     let counters = (info.num_inserts, info.num_samples, info.num_deletes, info.num_unique_samples);
     let items = all(table);
-    let items = items.iter().map(|it| {
-        let data = it.trajectory.decode().unwrap();
-        format!("{} {} {} {} {data:?}", it.key, it.priority, it.times_sampled, it.inserted_at_ns)
+    let items = items.iter().map(|item| {
+        let data = item.trajectory.decode().unwrap();
+        format!(
+            "{} {} {} {} {data:?}",
+            item.key, item.priority, item.times_sampled, item.inserted_at_ns
+        )
     });
     format!("{counters:?} {:?}", items.collect::<Vec<_>>())
 }

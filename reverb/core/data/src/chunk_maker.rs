@@ -87,8 +87,10 @@ mod tests {
             reverb_base::Result::Ok((tensor.dtype, tensor.shape.clone(), row_bytes, rows, whole))
         };
         let tensors: Vec<_> = (0..=chunk.num_tensors()).map(rows).collect();
-        let sizes: Vec<_> =
-            chunk.tensors().map(|tensor| tensor.map(|it| it.uncompressed_bytes())).collect();
+        let sizes: Vec<_> = chunk
+            .tensors()
+            .map(|tensor| tensor.map(|tensor| tensor.uncompressed_bytes()))
+            .collect();
         let mut appended = vec![9];
         chunk.put_payload(&mut appended);
         let head = (chunk.key(), chunk.range(), chunk.is_delta_encoded(), chunk.payload_len());

@@ -63,8 +63,14 @@ mod tests {
         let some =
             ItemCondition { priority: (1.0, 2.0), times_sampled: (3, 4), ..Default::default() };
         let held = |priority, times| some.holds(priority, times, 0);
-        assert_eq!([0.9, 1.0, 2.0, 2.1].map(|it| held(it, 3)), [false, true, true, false]);
-        assert_eq!([2, 3, 4, 5].map(|it| held(1.0, it)), [false, true, true, false]);
+        assert_eq!(
+            [0.9, 1.0, 2.0, 2.1].map(|priority| held(priority, 3)),
+            [false, true, true, false]
+        );
+        assert_eq!(
+            [2, 3, 4, 5].map(|times_sampled| held(1.0, times_sampled)),
+            [false, true, true, false]
+        );
         assert!(!held(f64::NAN, 3));
     }
 

@@ -122,10 +122,10 @@ mod tests {
         /// Random walks stop only where that was predicted.
         #[test]
         fn a_walk_stops_only_where_that_was_told(
-            ratio in (1_u32..40).prop_map(|it| f64::from(it) / 8.0),
+            ratio in (1_u32..40).prop_map(|eighths| f64::from(eighths) / 8.0),
             min_size in 1_i64..5,
-            min_diff in (-40_i32..40).prop_map(|it| f64::from(it) / 8.0),
-            width in (0_u32..60).prop_map(|it| f64::from(it) / 8.0),
+            min_diff in (-40_i32..40).prop_map(|eighths| f64::from(eighths) / 8.0),
+            width in (0_u32..60).prop_map(|eighths| f64::from(eighths) / 8.0),
             choices in prop::collection::vec(any::<bool>(), 300),
         ) {
             let limiter = limiter(ratio, min_size, min_diff, min_diff + width);

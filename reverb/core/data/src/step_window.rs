@@ -208,7 +208,7 @@ mod tests {
                     let fits = |anchor: u32| {
                         (pads_left || anchor >= before) && (pads_right || anchor + length <= steps)
                     };
-                    let anchors: Vec<u32> = (0..steps).filter(|&it| fits(it)).collect();
+                    let anchors: Vec<u32> = (0..steps).filter(|&anchor| fits(anchor)).collect();
                     assert_eq!(window.count(steps), anchors.len() as u32, "{window:?} {steps}");
                     if window.count(steps) > 0 {
                         assert_eq!(window.steps_of(window.count(steps)), steps);
@@ -228,7 +228,7 @@ mod tests {
             let window = StepWindow { length, before, pads_left, pads_right };
             let sampled = SampledWindow { start, count: window.count(steps) };
             let mask: Vec<u8> = window.mask(sampled).map(u8::from).collect();
-            assert_eq!(window.padding(sampled), mask.iter().map(|&it| 1 - u32::from(it)).sum());
+            assert_eq!(window.padding(sampled), mask.iter().map(|&real| 1 - u32::from(real)).sum());
             mask
         };
         assert_eq!(mask(0, (3, 1), 2, 9), [1, 1, 1, 1]);

@@ -385,7 +385,7 @@ mod tests {
 
     /// Numbers that take one to five bytes.
     fn number() -> impl Strategy<Value = usize> {
-        (0u32..32, any::<u32>()).prop_map(|(bits, it)| (it >> bits) as usize)
+        (0u32..32, any::<u32>()).prop_map(|(bits, number)| (number >> bits) as usize)
     }
 
     /// Numbers that mostly take one byte.

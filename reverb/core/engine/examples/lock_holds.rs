@@ -371,7 +371,7 @@ fn print(name: &str, mut rounds: Vec<(Duration, Duration)>) {
         rounds.sort_by_key(by);
         by(&rounds[rounds.len() / 2]).as_micros()
     };
-    println!("{name:58} {:>9} {:>9}", median(|it| it.0), median(|it| it.1));
+    println!("{name:58} {:>9} {:>9}", median(|hold| hold.0), median(|hold| hold.1));
 }
 
 fn fill_some(

@@ -171,7 +171,7 @@ impl Extremes {
         }
         let group = at * GROUP;
         let weights = weights.nodes(at * NODES..(at + 1) * NODES).flatten();
-        weights.enumerate().find_map(|(i, &it)| is_it(Range::of(it)).then_some(group + i))
+        weights.enumerate().find_map(|(i, &weight)| is_it(Range::of(weight)).then_some(group + i))
     }
 
     fn grow_to(&mut self, group: usize) {

@@ -167,7 +167,7 @@ mod tests {
     fn a_small_request_goes_to_few_shards() {
         let candidates = [candidate(10, Some(1.0)); 8];
         let asked = |count| by_mass(&candidates, count).unwrap().counts;
-        assert_eq!(asked(MIN_ITEMS).iter().filter(|&&it| it > 0).count(), 1);
+        assert_eq!(asked(MIN_ITEMS).iter().filter(|&&count| count > 0).count(), 1);
         assert_eq!(asked(8 * MIN_ITEMS), [MIN_ITEMS; 8]);
     }
 
@@ -183,9 +183,9 @@ mod tests {
     }
 
     fn limited(size: i64, allowed: f64) -> Candidate {
-        let mut it = candidate(size, None);
-        (it.stats.cursor, it.stats.min_diff) = (allowed, Some(0.0));
-        it
+        let mut candidate = candidate(size, None);
+        (candidate.stats.cursor, candidate.stats.min_diff) = (allowed, Some(0.0));
+        candidate
     }
 
     #[test]
@@ -198,9 +198,9 @@ mod tests {
     fn empty_shards_are_asked_only_if_they_may_have_items_unheard() {
         let watched = [limited(0, 1.0); 2];
         assert_eq!(in_turn(&watched, 4), None);
-        let unwatched = watched.map(|it| Candidate { is_watched: false, ..it });
+        let unwatched = watched.map(|candidate| Candidate { is_watched: false, ..candidate });
         assert_eq!(in_turn(&unwatched, 4).unwrap().num_items(), 4);
-        let down = unwatched.map(|it| Candidate { is_usable: false, ..it });
+        let down = unwatched.map(|candidate| Candidate { is_usable: false, ..candidate });
         assert_eq!(in_turn(&down, 4), None);
     }
 }

@@ -325,7 +325,7 @@ mod tests {
             // Rounding is less than one for each shard.
             let is_near = |a: u64, b: u64| a.abs_diff(b) < shards as u64;
             prop_assert!(is_near(sum.max_size.cast_unsigned(), table.max_size.cast_unsigned()));
-            let bytes = |it: &TableConfig| it.memory.max_bytes.unwrap_or(0);
+            let bytes = |table: &TableConfig| table.memory.max_bytes.unwrap_or(0);
             prop_assert!(bytes(&sum) <= bytes(&table) && is_near(bytes(&sum), bytes(&table)));
             prop_assert_eq!(sum.memory.max_bytes.is_none(), table.memory.max_bytes.is_none());
             table.max_size = sum.max_size;
@@ -344,7 +344,7 @@ mod tests {
                 // Its clock has begun.
                 TableInfo { table_worker_time: None, ..message }
             };
-            let parts: Vec<_> = divided(&table, shards).into_iter().map(|it| vec![info(it)]).collect();
+            let parts: Vec<_> = divided(&table, shards).into_iter().map(|part| vec![info(part)]).collect();
             let table = info(table);
             let told = together(&parts, std::slice::from_ref(&table));
             prop_assert_eq!(told, vec![table]);
@@ -363,11 +363,11 @@ mod tests {
                 min_diff,
                 max_diff,
             }, num_shards);
-            let low = exact_sum(parts.iter().map(|it| it.min_diff).chain([-min_diff]));
-            let high = exact_sum(parts.iter().map(|it| it.max_diff).chain([-max_diff]));
+            let low = exact_sum(parts.iter().map(|part| part.min_diff).chain([-min_diff]));
+            let high = exact_sum(parts.iter().map(|part| part.max_diff).chain([-max_diff]));
             prop_assert!(low >= 0.0 && low < 1e-6 * (1.0 + error), "{low}");
             prop_assert!(high <= 0.0 && high > -1e-6 * (1.0 + error), "{high}");
-            prop_assert!(parts.iter().all(|it| it.min_diff <= it.max_diff));
+            prop_assert!(parts.iter().all(|part| part.min_diff <= part.max_diff));
         }
 
         #[test]
@@ -376,7 +376,7 @@ mod tests {
         ) {
             let mut all = numbers.clone();
             all.push(tiny);
-            all.extend(numbers.iter().rev().map(|it| -it));
+            all.extend(numbers.iter().rev().map(|number| -number));
             prop_assert_eq!(exact_sum(all.into_iter()).total_cmp(&tiny), Ordering::Equal);
         }
     }
@@ -387,8 +387,8 @@ mod tests {
         queue.rate_limiter.min_diff = 0.0;
         queue.rate_limiter.max_diff = 10.0;
         let parts = divided(&queue, 4);
-        assert!(parts.iter().all(|it| it.max_size == 10));
-        let highs: Vec<_> = parts.iter().map(|it| it.rate_limiter.max_diff).collect();
+        assert!(parts.iter().all(|part| part.max_size == 10));
+        let highs: Vec<_> = parts.iter().map(|part| part.rate_limiter.max_diff).collect();
         assert_eq!(highs, [2.0, 2.0, 3.0, 3.0]);
         assert_eq!(whole(&parts), Some(queue));
     }

@@ -111,7 +111,7 @@ mod tests {
         for _ in 0..100 {
             rotation.next(&shards[..2]);
         }
-        let counts = (0..9).map(|_| rotation.next(&shards)).filter(|&it| it == 2).count();
+        let counts = (0..9).map(|_| rotation.next(&shards)).filter(|&shard| shard == 2).count();
         assert!(counts <= 4, "{counts}");
     }
 }

@@ -584,10 +584,10 @@ mod tests {
                     }
                 }
                 let sum = sum(&tables);
-                let low = tables.iter().map(|it| it.window.low).sum::<f64>();
-                let high = tables.iter().map(|it| it.window.high).sum::<f64>();
+                let low = tables.iter().map(|table| table.window.low).sum::<f64>();
+                let high = tables.iter().map(|table| table.window.high).sum::<f64>();
                 prop_assert!(sum <= bounds.max_diff + 1e-6, "{sum} in {bounds:?}");
-                let is_fresh = tables.iter().all(|it| it.samples == 0);
+                let is_fresh = tables.iter().all(|table| table.samples == 0);
                 prop_assert!(is_fresh || sum >= bounds.min_diff - 1e-6, "{sum} in {bounds:?}");
                 prop_assert!(is_fresh || !bounds.has_min() || low >= bounds.min_diff - 1e-6, "{low} {bounds:?}");
                 prop_assert!(!bounds.has_max() || high <= bounds.max_diff + 1e-6, "{high} {bounds:?}");
@@ -604,7 +604,7 @@ mod tests {
             let mut windows = Windows::new(bounds, 0..n as i32);
             for _ in 0..300 {
                 let i = rng.random_range(0..n);
-                let total: i64 = tables.iter().map(|it| it.inserts as i64).sum();
+                let total: i64 = tables.iter().map(|table| table.inserts as i64).sum();
                 let sum = sum(&tables);
                 if sum + bounds.samples_per_insert <= bounds.max_diff + 1e-12 {
                     let mut tries = 0;

@@ -105,7 +105,7 @@ fn draw(
         masses
             .iter_mut()
             .zip(tables)
-            .for_each(|(it, table)| *it = table.watched().size.min(1) as f64);
+            .for_each(|(mass, table)| *mass = table.watched().size.min(1) as f64);
     }
     let mut shares = Shares::new(0.123);
     let mut counts = vec![0_u64; tables.len() * 4];
@@ -170,15 +170,16 @@ fn a_thousand_tables_are_sampled_as_one() {
         let (counts, error) = draw(&tables, total, batches, batch, false, max_shards);
         let draws = (batches * batch) as f64;
         let expected: Vec<f64> = weights.iter().map(|weight| weight / total * draws).collect();
-        assert!(counts.iter().zip(&expected).all(|(&count, &it)| count == 0 || it > 0.0));
+        assert!(counts.iter().zip(&expected).all(|(&count, &share)| count == 0 || share > 0.0));
         let z = z_of(&counts, &expected);
         // Systematic draws vary less than independent ones. Draws of 32 shards come in clusters.
         let limit = if max_shards == 32 { 1e9 } else { 4.0 };
         assert!(z < limit, "{max_shards} shards: z = {z}");
         if max_shards == 32 {
             // Therefore the sums of shards are compared, each with its own spread.
-            let per_shard =
-                |it: &[f64]| it.chunks(4).map(|it| it.iter().sum()).collect::<Vec<f64>>();
+            let per_shard = |draws: &[f64]| {
+                draws.chunks(4).map(|shard| shard.iter().sum()).collect::<Vec<f64>>()
+            };
             let counts: Vec<f64> = counts.iter().map(|&count| count as f64).collect();
             for (count, exact) in per_shard(&counts).iter().zip(per_shard(&expected)) {
                 assert!((count - exact).abs() <= 30.0 + 0.1 * exact, "{count} of {exact}");

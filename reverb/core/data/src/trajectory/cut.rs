@@ -254,7 +254,7 @@ mod tests {
             ColumnSpan::validate(&spans, window).unwrap();
             let whole = item(&lengths, 2);
             let cut = TrajectoryBuilder::new().cut(&whole, &[], window, start, &spans).unwrap();
-            let step = |it: i32| it.clamp(0, steps - 1) as u8;
+            let step = |step: i32| step.clamp(0, steps - 1) as u8;
             let all: Vec<u8> = (start..start + (before + length) as i32).map(step).collect();
             let anchor = start + before as i32;
             let part = spans.first().map_or(all.clone(), |span| {
@@ -265,9 +265,9 @@ mod tests {
             let one = TrajectoryBuilder::new().cut(&whole, &[1], window, start, &spans).unwrap();
             prop_assert_eq!(values(&one), [part.clone()]);
             let mut begin = 0;
-            let needed = lengths.iter().filter(|&&it| {
-                begin += it as u8;
-                part.iter().any(|step| (begin - it as u8..begin).contains(step))
+            let needed = lengths.iter().filter(|&&length| {
+                begin += length as u8;
+                part.iter().any(|step| (begin - length as u8..begin).contains(step))
             });
             prop_assert_eq!(one.chunks().len(), needed.count());
         }
@@ -312,9 +312,9 @@ mod tests {
                     assert!(cut.index().is_none());
                     let found: Vec<u32> = values(&cut)[0]
                         .chunks_exact(4)
-                        .map(|it| u32::from_le_bytes(it.try_into().unwrap()))
+                        .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
                         .collect();
-                    let expected = (start..start + 8).map(|it| it.clamp(0, steps - 1) as u32);
+                    let expected = (start..start + 8).map(|step| step.clamp(0, steps - 1) as u32);
                     assert_eq!(found, expected.collect::<Vec<_>>(), "{num_slices} {start}");
                 }
             }

@@ -231,7 +231,7 @@ mod tests {
             let mut recent = Recent::new(3.0);
             let mut newest_first: Vec<Handle> = Vec::new();
             for (handle, kind) in steps {
-                let found = newest_first.iter().position(|&it| it == handle);
+                let found = newest_first.iter().position(|&other| other == handle);
                 match (found, kind) {
                     (None, _) => {
                         recent.insert(handle, 1.0);

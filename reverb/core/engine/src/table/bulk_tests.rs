@@ -32,8 +32,8 @@ proptest! {
     #[test]
     fn many_at_once_are_as_one_by_one(
         sampler in selectors(),
-        remover in removers().prop_filter("its order is random", |it| {
-            !matches!(it, SelectorConfig::Shuffle { .. })
+        remover in removers().prop_filter("its order is random", |config| {
+            !matches!(config, SelectorConfig::Shuffle { .. })
         }),
         max_size in 1i64..90,
         calls in prop::collection::vec(

@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(Forecast::new(50, 50, 150).unwrap().bytes, 150);
         assert_eq!(Forecast::new(1000, 99, 1), None);
         assert_eq!(
-            [0, 33_333_333, 100_000_001].map(|it| forecast.held(it)),
+            [0, 33_333_333, 100_000_001].map(|bytes| forecast.held(bytes)),
             [0, 333_333, 1_000_000]
         );
     }

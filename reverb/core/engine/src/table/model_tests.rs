@@ -94,7 +94,7 @@ impl Model {
         let mut episodes: Vec<u64> = self
             .items
             .iter()
-            .flat_map(|item| item.chunks.iter().map(|it| it % NUM_EPISODES))
+            .flat_map(|item| item.chunks.iter().map(|chunk| chunk % NUM_EPISODES))
             .collect();
         episodes.sort_unstable();
         episodes.dedup();
@@ -301,7 +301,7 @@ impl Pair {
             self.state.evict_surplus();
         }
         let model = &mut self.model;
-        let removal = removal_priority.map(|it| (it, model.touches + 1));
+        let removal = removal_priority.map(|priority| (priority, model.touches + 1));
         if let Some(item) = model.find(key) {
             item.removal = removal.or(item.removal);
             return model.update(key, priority);
@@ -363,7 +363,8 @@ impl Pair {
         let (limit, model) = (self.config.max_times_sampled, &mut self.model);
         if limit > 0 && min_diff != -f64::MAX {
             // The items limit the number of samples.
-            let left: i32 = model.items.iter().map(|it| (limit - it.times_sampled).max(1)).sum();
+            let left: i32 =
+                model.items.iter().map(|item| (limit - item.times_sampled).max(1)).sum();
             let highest = min_diff + f64::from(left);
             let allowed = model.inserts as f64 * samples_per_insert;
             if allowed - model.samples as f64 > highest {
@@ -408,7 +409,8 @@ impl Pair {
                 .find(|&(key, _)| key == sampled.key)
                 .expect("one that can be chosen");
             let smallest = self.model.choices(&self.config.sampler);
-            let smallest = smallest.iter().map(|&(_, it)| it).fold(f64::INFINITY, f64::min);
+            let smallest =
+                smallest.iter().map(|&(_, priority)| priority).fold(f64::INFINITY, f64::min);
             let is_told = !matches!(self.config.sampler, SelectorConfig::Recent { .. });
             let smallest = if is_told { smallest } else { 0.0 };
             assert!((sampled.min_probability - smallest).abs() < 1e-9);

@@ -162,7 +162,7 @@ mod tests {
         assert_eq!((info.current_size, info.num_episodes), (3, 1));
         let mut scan = table.begin_scan().unwrap();
         let seen = table.scan(&mut scan).unwrap();
-        let seen: Vec<_> = seen.iter().map(|it| (it.key, it.inserted_at_ns)).collect();
+        let seen: Vec<_> = seen.iter().map(|item| (item.key, item.inserted_at_ns)).collect();
         assert_eq!(seen, [(1, 100), (2, 101), (3, 102)]);
     }
 

@@ -367,9 +367,11 @@ mod tests {
         let items = state.items();
         let mut all: Vec<_> = items
             .all(AllItems::Test)
-            .map(|(_, it)| (it.key(), it.priority(), it.times_sampled(), it.inserted_at_ns()))
+            .map(|(_, item)| {
+                (item.key(), item.priority(), item.times_sampled(), item.inserted_at_ns())
+            })
             .collect();
-        all.sort_by_key(|it| it.3);
+        all.sort_by_key(|entry| entry.3);
         all
     }
 
@@ -406,7 +408,7 @@ mod tests {
             let copy = finished.unwrap().finish(items);
             let copy: Vec<_> = copy
                 .iter()
-                .map(|it| (it.key, it.priority, it.times_sampled, it.inserted_at_ns))
+                .map(|item| (item.key, item.priority, item.times_sampled, item.inserted_at_ns))
                 .collect();
             prop_assert_eq!(copy, expected);
         }

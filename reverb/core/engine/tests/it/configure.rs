@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{
-    Log, chunk, config, insert, insert_all, item, item_of, limiter, queue, sample_one,
+    Log, chunk, config, insert, insert_all, item, item_of, limiter, queue, sample_one, scan_rest,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -257,17 +257,10 @@ fn a_storm_of_changes_keeps_the_table_whole() {
     let SelectorConfig::Prioritized { priority_exponent, .. } = status.info.config.sampler else {
         panic!("the kind of a selector never changes")
     };
-    let mut scan = table.begin_scan().unwrap();
-    let mut weights = 0.0;
-    loop {
-        let seen = table.scan(&mut scan).unwrap();
-        if seen.is_empty() {
-            break;
-        }
-        let weigh =
-            |priority: f64| if priority == 0.0 { 0.0 } else { priority.powf(priority_exponent) };
-        weights += seen.iter().map(|item| weigh(item.priority)).sum::<f64>();
-    }
+    let weigh =
+        |priority: f64| if priority == 0.0 { 0.0 } else { priority.powf(priority_exponent) };
+    let items = scan_rest(&table, &mut table.begin_scan().unwrap());
+    let weights: f64 = items.iter().map(|item| weigh(item.priority)).sum();
     assert!((status.mass.unwrap() - weights).abs() <= 1e-9 * weights.max(1.0));
 }
 

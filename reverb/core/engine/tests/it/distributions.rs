@@ -54,8 +54,11 @@ fn counts_under_updates(table: &Arc<Table>, priorities: &[f64]) -> Vec<f64> {
         scope.spawn(|| {
             let mut rng = SmallRng::seed_from_u64(1);
             while !is_over.load(Ordering::Relaxed) {
-                let mut updates: Vec<(u64, f64)> =
-                    priorities.iter().enumerate().map(|(key, &it)| (key as u64, it)).collect();
+                let mut updates: Vec<(u64, f64)> = priorities
+                    .iter()
+                    .enumerate()
+                    .map(|(key, &priority)| (key as u64, priority))
+                    .collect();
                 updates.push((RESTLESS, rng.random_range(0.0..20.0)));
                 table.mutate(&updates, &[]).unwrap();
                 std::thread::yield_now();
@@ -81,7 +84,9 @@ fn prioritized_items_come_in_proportion_to_their_weights() {
             let priorities = priorities();
             insert_all(&table, &priorities);
             insert(&table, vec![item(RESTLESS, 1.0)]);
-            let weigh = |&it: &f64| if it == 0.0 { 0.0 } else { it.powf(priority_exponent) };
+            let weigh = |&priority: &f64| {
+                if priority == 0.0 { 0.0 } else { priority.powf(priority_exponent) }
+            };
             let weights: Vec<f64> = priorities.iter().map(weigh).collect();
             let counts = counts_under_updates(&table, &priorities);
             let what = format!("{draw:?} with exponent {priority_exponent}");
@@ -141,13 +146,13 @@ fn ordered_samplers_choose_one_item() {
         let rising: Vec<f64> = (0..ITEMS).map(|i| i as f64).collect();
         insert_all(&table, &rising);
         let mut updates: Vec<(u64, f64)> =
-            rising.iter().enumerate().map(|(key, &it)| (key as u64, it)).collect();
+            rising.iter().enumerate().map(|(key, &priority)| (key as u64, priority)).collect();
         updates.reverse();
         for _ in 0..100 {
             table.mutate(&updates, &[]).unwrap();
             let sampled = table.try_sample(10).unwrap();
-            assert!(sampled.iter().all(|it| it.key == expected), "{sampler:?}");
-            assert!(sampled.iter().all(|it| it.min_probability == 1.0));
+            assert!(sampled.iter().all(|sampled| sampled.key == expected), "{sampler:?}");
+            assert!(sampled.iter().all(|sampled| sampled.min_probability == 1.0));
         }
     }
 }
@@ -187,11 +192,11 @@ fn the_mean_of_a_stratified_request_varies_less() {
             let means: Vec<f64> = (0..200)
                 .map(|_| {
                     let samples = table.try_sample(64).unwrap();
-                    samples.iter().map(|it| values[it.key as usize]).sum::<f64>() / 64.0
+                    samples.iter().map(|sampled| values[sampled.key as usize]).sum::<f64>() / 64.0
                 })
                 .collect();
             let mean = means.iter().sum::<f64>() / means.len() as f64;
-            means.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / means.len() as f64
+            means.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / means.len() as f64
         };
         let (stratified, independent) = (variance(Draw::Stratified), variance(Draw::Independent));
         assert!(stratified < independent, "{stratified} and {independent}");
@@ -229,7 +234,7 @@ fn new_items_of_the_largest_priority_follow_the_rule_of_the_table() {
             table.mutate(&[], &[0]).unwrap();
             insert_one(&table, 5, MAX_PRIORITY);
             let scan = table.scan(&mut table.begin_scan().unwrap()).unwrap();
-            let found = scan.iter().find(|it| it.key == 5).unwrap();
+            let found = scan.iter().find(|item| item.key == 5).unwrap();
             assert_eq!(found.priority, expected, "{rule:?} with exponent {exponent}");
             assert_eq!(table.watched().max_priority, Some(expected));
             table.reset();

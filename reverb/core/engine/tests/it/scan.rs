@@ -2,20 +2,13 @@
 //! Scans of a table that changes meanwhile.
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{chunk, config, insert, insert_all, item, item_of, queue};
+use crate::common::{chunk, config, insert, insert_all, item, item_of, queue, scan_rest};
 use reverb_base::ErrorKind;
 use reverb_data::{ItemCondition, TableConfig};
 use reverb_engine::{MAX_SAMPLE_BYTES, Scan, Table};
 
 fn rest(table: &Table, scan: &mut Scan) -> Vec<u64> {
-    let mut keys = Vec::new();
-    loop {
-        let items = table.scan(scan).unwrap();
-        if items.is_empty() {
-            return keys;
-        }
-        keys.extend(items.iter().map(|item| item.key));
-    }
+    scan_rest(table, scan).iter().map(|item| item.key).collect()
 }
 
 fn scanned(table: &Table) -> Vec<u64> {
@@ -70,13 +63,7 @@ fn changes_before_an_item_is_reached_are_seen() {
     table.mutate(&[(1998, 7.0)], &[0, 1999]).unwrap();
     insert(&table, vec![item(5000, 1.0), item(5001, 1.0)]);
     let mut items = first;
-    loop {
-        let more = table.scan(&mut scan).unwrap();
-        if more.is_empty() {
-            break;
-        }
-        items.extend(more);
-    }
+    items.extend(scan_rest(&table, &mut scan));
     assert_eq!(
         items.iter().map(|item| item.key).collect::<Vec<_>>(),
         (0..1999).collect::<Vec<_>>()

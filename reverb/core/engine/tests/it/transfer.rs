@@ -2,7 +2,7 @@
 //! Items that come from another server as they were there.
 use std::sync::Arc;
 
-use crate::common::{self, chunk, config, insert, insert_all, limiter, trajectory};
+use crate::common::{self, chunk, config, insert, insert_all, limiter, scan_rest, trajectory};
 use proptest::prelude::*;
 use reverb_base::ErrorKind;
 use reverb_data::{MemoryConfig, SelectorConfig, StoredItem, TableConfig, WhenFull};
@@ -20,16 +20,10 @@ fn stored(key: u64, inserted_at_ns: i64) -> StoredItem {
     }
 }
 
+/// Key, time and count of each item, oldest first.
 fn scanned(table: &Table) -> Vec<(u64, i64, i32)> {
-    let mut scan = table.begin_scan().unwrap();
-    let mut all = Vec::new();
-    loop {
-        let items = table.scan(&mut scan).unwrap();
-        if items.is_empty() {
-            return all;
-        }
-        all.extend(items.iter().map(|it| (it.key, it.inserted_at_ns, it.times_sampled)));
-    }
+    let items = scan_rest(table, &mut table.begin_scan().unwrap());
+    items.iter().map(|item| (item.key, item.inserted_at_ns, item.times_sampled)).collect()
 }
 
 #[test]
@@ -64,7 +58,7 @@ fn a_full_table_evicts_as_usual() {
     assert_eq!(done.added, 4);
     let now = table.watched();
     assert_eq!((now.size, now.num_inserts - now.num_deletes), (10, 10));
-    let mut keys: Vec<_> = scanned(&table).iter().map(|it| it.0).collect();
+    let mut keys: Vec<_> = scanned(&table).iter().map(|item| item.0).collect();
     keys.sort_unstable();
     assert_eq!(keys, [4, 5, 6, 7, 8, 9, 100, 101, 102, 103]);
 }
@@ -132,7 +126,7 @@ proptest! {
         prop_assert_eq!(table.mutate(&updates, &[10_000]).unwrap(), [10_000]);
         let items = cut.copy().remove(0).items;
         let copied: Vec<_> =
-            items.iter().map(|it| (it.key, it.inserted_at_ns, it.times_sampled)).collect();
+            items.iter().map(|item| (item.key, item.inserted_at_ns, item.times_sampled)).collect();
         prop_assert_eq!(copied, before);
     }
 }

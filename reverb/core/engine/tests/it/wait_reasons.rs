@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::common::{
-    UNLIMITED, WHOLE, chunk, config, insert, item, item_of, limiter, min_size, queue,
+    UNLIMITED, WHOLE, chunk, config, insert, is_waiting, item, item_of, limiter, min_size, queue,
 };
 use proptest::prelude::*;
 use reverb_base::Result;
@@ -28,11 +28,7 @@ type Request = Pin<Box<dyn Future<Output = Result<Vec<Sampled>>>>>;
 fn request(table: &Arc<Table>, num: usize, options: SampleOptions) -> Option<Request> {
     let table = Arc::clone(table);
     let mut request: Request = Box::pin(async move { table.sample_with(num, None, options).await });
-    is_waiting(&mut request).then_some(request)
-}
-
-fn is_waiting(request: &mut Request) -> bool {
-    request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+    is_waiting(request.as_mut()).then_some(request)
 }
 
 /// Text of a request that may not wait; `None` if it was answered.
@@ -177,7 +173,7 @@ fn a_request_says_that_no_item_has_its_window() {
     let refused = refusal(&table, 1, options).unwrap();
     assert!(refused.contains("2 requests are before it, and the first one waits too: No item"));
     insert(&table, vec![item(1, 1.0)]);
-    assert!(is_waiting(&mut waiting));
+    assert!(is_waiting(waiting.as_mut()));
     drop((waiting, behind));
     let padded = StepWindow { pads_right: true, ..window };
     let options = SampleOptions { window: Some(padded), ..SampleOptions::default() };
@@ -203,7 +199,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let bound = || (-20..20i32).prop_map(|it| f64::from(it) / 2.0);
+    let bound = || (-20..20i32).prop_map(|halves| f64::from(halves) / 2.0);
     prop_oneof![
         8 => (1..4usize).prop_map(Step::Insert),
         8 => Just(Step::Sample),
@@ -354,7 +350,7 @@ impl Case {
                 }
             }
         }
-        self.waiting.retain_mut(is_waiting);
+        self.waiting.retain_mut(|request| is_waiting(request.as_mut()));
         self.check(&table.status());
     }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Waits of calls, and their ends.
-use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use crate::common::{WHOLE, config, insert, insert_all, item, limiter, min_size, queue};
+use crate::common::{
+    WHOLE, config, insert, insert_all, is_waiting, item, limiter, min_size, queue,
+};
 use reverb_base::ErrorKind;
 use reverb_data::{RateLimiterConfig, Sampled, TableConfig};
 use reverb_engine::{Confirm, Table};
@@ -149,8 +149,7 @@ async fn a_dropped_sample_leaves_the_queue() {
     let table = Table::new(queue(5)).unwrap();
     {
         let mut dropped = pin!(table.sample(1, None));
-        let poll = std::future::poll_fn(|cx| Poll::Ready(dropped.as_mut().poll(cx))).await;
-        assert!(poll.is_pending());
+        assert!(is_waiting(dropped.as_mut()));
         assert_eq!(table.info().waiting_samples, 1);
     }
     assert_eq!(table.info().waiting_samples, 0);
@@ -163,8 +162,7 @@ async fn a_dropped_sample_leaves_the_queue() {
 async fn an_answer_at_the_timeout_is_not_lost() {
     let table = Table::new(queue(5)).unwrap();
     let mut sampling = pin!(table.sample(1, Some(Duration::from_secs(1))));
-    let poll = std::future::poll_fn(|cx| Poll::Ready(sampling.as_mut().poll(cx))).await;
-    assert!(poll.is_pending());
+    assert!(is_waiting(sampling.as_mut()));
     insert_all(&table, &[1.0]);
     tokio::time::advance(Duration::from_secs(2)).await;
     assert_eq!(keys(&sampling.await.unwrap()), [0]);
@@ -175,8 +173,7 @@ async fn samples_taken_by_a_dropped_call_stay_counted() {
     let table = Table::new(queue(5)).unwrap();
     {
         let mut dropped = pin!(table.sample(1, None));
-        let poll = std::future::poll_fn(|cx| Poll::Ready(dropped.as_mut().poll(cx))).await;
-        assert!(poll.is_pending());
+        assert!(is_waiting(dropped.as_mut()));
         insert_all(&table, &[1.0]);
     }
     let info = table.info();
@@ -254,8 +251,7 @@ async fn writers_wait_while_a_tenth_of_the_size_is_queued() {
         table.wait_for_insert_room().await;
         insert(&table, vec![item(room, 1.0)]);
         let mut waiting = pin!(table.wait_for_insert_room());
-        let poll = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
-        assert!(poll.is_pending(), "max_size {max_size}");
+        assert!(is_waiting(waiting.as_mut()), "max_size {max_size}");
         assert_eq!(table.try_sample(1).unwrap().len(), 1);
         waiting.await;
     }
@@ -294,8 +290,7 @@ async fn a_whole_batch_waits_until_all_of_it_is_allowed() {
     let table = Table::new(queue(5)).unwrap();
     let mut waiting = pin!(table.sample_with(4, None, WHOLE));
     for key in 0..4 {
-        let poll = std::future::poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx))).await;
-        assert!(poll.is_pending(), "{key}");
+        assert!(is_waiting(waiting.as_mut()), "{key}");
         assert_eq!(table.info().num_samples, 0);
         insert(&table, vec![item(key, 1.0)]);
     }
@@ -307,8 +302,7 @@ async fn a_batch_that_times_out_lets_those_behind_it_go_on() {
     let table = Table::new(queue(5)).unwrap();
     insert(&table, vec![item(0, 1.0)]);
     let mut batch = pin!(table.sample_with(4, Some(Duration::from_secs(1)), WHOLE));
-    let poll = std::future::poll_fn(|cx| Poll::Ready(batch.as_mut().poll(cx))).await;
-    assert!(poll.is_pending());
+    assert!(is_waiting(batch.as_mut()));
     let behind = start_sampling(&table, 1, Some(Duration::from_secs(9))).await;
     assert!(batch.await.is_err());
     assert_eq!(keys(&behind.await.unwrap().unwrap()), [0]);

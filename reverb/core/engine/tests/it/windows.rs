@@ -163,7 +163,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let bound = || {
         prop_oneof![
-            6 => (-40..40i32).prop_map(|it| f64::from(it) / 2.0),
+            6 => (-40..40i32).prop_map(|halves| f64::from(halves) / 2.0),
             1 => Just(UNLIMITED),
             1 => Just(-UNLIMITED),
         ]

@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn as_many_writers_leave_as_there_are_too_many() {
-        let full = |writers: [i64; 3]| writers.map(|it| load(1.0, it));
+        let full = |writers: [i64; 3]| writers.map(|count| load(1.0, count));
         // 4 of 16 writers stay.
         assert_eq!(leaves(load(1.0, 16), &full([0, 0, 0])), 750);
         assert_eq!(leaves(load(1.0, 2), &full([2, 1, 0])), 375);

@@ -237,9 +237,9 @@ mod tests {
 
     /// Visible content of a trajectory.
     fn content(trajectory: Result<Trajectory>) -> Result<(Vec<usize>, usize, Vec<u8>)> {
-        trajectory.map(|it| {
-            let chunks = it.chunks().iter().map(Chunk::identity).collect();
-            (chunks, it.num_columns(), it.stored_columns().to_vec())
+        trajectory.map(|trajectory| {
+            let chunks = trajectory.chunks().iter().map(Chunk::identity).collect();
+            (chunks, trajectory.num_columns(), trajectory.stored_columns().to_vec())
         })
     }
 

@@ -111,7 +111,7 @@ fn captured_values_are_decoded() {
     let batch = read(&capture!("insert_req_int32_plain_3"), &mut HashMap::new());
     let columns = batch.items[0].trajectory.decode().unwrap();
     assert_eq!((columns[0].dtype, columns[0].shape.as_slice()), (DType::Int32, &[3][..]));
-    let values: Vec<u8> = [5i32, 7, 4].iter().flat_map(|it| it.to_le_bytes()).collect();
+    let values: Vec<u8> = [5i32, 7, 4].iter().flat_map(|value| value.to_le_bytes()).collect();
     assert_eq!(columns[0].data, reverb_data::TensorData::Bytes(values));
 }
 
@@ -191,7 +191,8 @@ fn priorities_that_dm_reverb_does_not_know_stand_beside_those_that_it_does() {
         .collect();
     assert_eq!(read, cases.map(|(priority, removal)| (priority.to_bits(), removal)));
     let known = proto::InsertStreamRequest::decode(message).unwrap();
-    let seen: Vec<_> = known.items.iter().map(|it| (it.priority, it.has_max_priority)).collect();
+    let seen: Vec<_> =
+        known.items.iter().map(|item| (item.priority, item.has_max_priority)).collect();
     assert_eq!(seen, [(1.0, true), (2.0, false), (1.0, true), (4.0, false)]);
 }
 
@@ -379,11 +380,11 @@ fn a_message_is_full_of_whatever_it_has() {
         push(&mut encoder, "t", &sample, |message| messages.push(body_bytes(message).len()));
     }
     let item = SAMPLE_BYTES + max_trajectory_bytes(&sample.trajectory);
-    assert!(messages.len() >= 3 && messages.iter().all(|&it| it < MAX_MESSAGE_BYTES + item));
+    assert!(messages.len() >= 3 && messages.iter().all(|&bytes| bytes < MAX_MESSAGE_BYTES + item));
 }
 
 #[test]
-fn a_request_tells_a_wait_that_a_server_believes_up_to_the_age_of_the_connection() {
+fn the_wait_in_a_request_counts_up_to_the_age_of_the_connection() {
     let (now, minute) = (Instant::now(), Duration::from_secs(60));
     let ago = |time| now.checked_sub(time).unwrap();
     let options_of = |waits_since| SampleOptions { waits_since, ..SampleOptions::default() };
@@ -436,7 +437,9 @@ fn large_samples_are_split_as_in_dm_reverb() {
         .map(|message| {
             let message = proto::SampleStreamResponse::decode(body_bytes(message)).unwrap();
             let entries = message.entries.iter();
-            entries.map(|it| (it.data.len(), it.info.is_some(), it.end_of_sequence)).collect()
+            entries
+                .map(|entry| (entry.data.len(), entry.info.is_some(), entry.end_of_sequence))
+                .collect()
         })
         .collect();
     assert_eq!(
@@ -497,7 +500,7 @@ fn samples_are_joined_however_a_server_splits_them() {
     let (a, b, extra) = (chunk(1, 10), chunk(2, 5000), chunk(3, 10));
     let wanted = sample(9, &[a.clone(), b.clone()]);
     let keys = |samples: &[Sampled]| {
-        let chunks = samples.iter().flat_map(|it| it.trajectory.chunks());
+        let chunks = samples.iter().flat_map(|sample| sample.trajectory.chunks());
         chunks.map(Chunk::key).collect::<Vec<_>>()
     };
     // Chunks in reverse order, information alone, an empty message, an end alone, a surplus chunk.
@@ -609,7 +612,11 @@ fn descriptors_come_before_their_dependents() {
     let set = prost_types::FileDescriptorSet::decode(&set[..]).unwrap();
     let mut known: Vec<&str> = Vec::new();
     for file in &set.file {
-        assert!(file.dependency.iter().all(|it| known.contains(&it.as_str())), "{}", file.name());
+        assert!(
+            file.dependency.iter().all(|name| known.contains(&name.as_str())),
+            "{}",
+            file.name()
+        );
         known.push(file.name());
     }
     assert!(known.contains(&"google/protobuf/timestamp.proto"));

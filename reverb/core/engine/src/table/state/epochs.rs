@@ -224,7 +224,7 @@ mod tests {
                     2 if num == 11 => within = WithinEpoch::New,
                     3.. => {
                         let left = |read_in: &BTreeMap<u64, (i64, i32)>, epoch| {
-                            read_in.values().filter(|it| it.0 < epoch).count()
+                            read_in.values().filter(|read| read.0 < epoch).count()
                         };
                         let Some((keys, epoch)) = read(&mut state, num, within, stacks) else {
                             // Only an empty table lets a request wait.

@@ -242,7 +242,7 @@ mod tests {
         let mut batch = Batch::new(num, options);
         state.sample(&mut batch);
         assert!(batch.len() == 0 || batch.is_over());
-        batch.into_answer().map_or(Vec::new(), |items| items.iter().map(|it| it.key).collect())
+        batch.into_answer().map_or(Vec::new(), |items| items.iter().map(|item| item.key).collect())
     }
 
     #[test]
@@ -298,8 +298,9 @@ mod tests {
 
     /// All but `Shuffle`, whose random order is another one after a refusal.
     fn restored_selectors() -> impl Strategy<Value = SelectorConfig> {
-        selectors()
-            .prop_filter("no order of its own", |it| !matches!(it, SelectorConfig::Shuffle { .. }))
+        selectors().prop_filter("no order of its own", |config| {
+            !matches!(config, SelectorConfig::Shuffle { .. })
+        })
     }
 
     fn restored_removers() -> impl Strategy<Value = SelectorConfig> {

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Helpers for the tests of tables.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use parking_lot::Mutex;
 use reverb_base::Error;
 use reverb_data::{
-    Chunk, NewItem, RateLimiterConfig, SampleOptions, SequenceRange, TableConfig, Trajectory,
-    TrajectoryBuilder,
+    Chunk, NewItem, RateLimiterConfig, SampleOptions, Sampled, SequenceRange, TableConfig,
+    Trajectory, TrajectoryBuilder,
 };
-use reverb_engine::{Confirm, Table};
+use reverb_engine::{Confirm, Scan, Table};
 
 pub(crate) const UNLIMITED: f64 = f64::MAX;
 
@@ -110,6 +112,17 @@ pub(crate) fn insert_all(table: &Table, priorities: &[f64]) {
     }
 }
 
-pub(crate) fn sample_one(table: &Table) -> reverb_data::Sampled {
+/// The items that a scan has not given yet.
+pub(crate) fn scan_rest(table: &Table, scan: &mut Scan) -> Vec<Sampled> {
+    let pieces = std::iter::repeat_with(|| table.scan(scan).unwrap());
+    pieces.take_while(|items| !items.is_empty()).flatten().collect()
+}
+
+/// Whether the call still waits after a poll.
+pub(crate) fn is_waiting<T>(call: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> bool {
+    call.poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
+
+pub(crate) fn sample_one(table: &Table) -> Sampled {
     table.try_sample(1).expect("a sample is allowed").remove(0)
 }

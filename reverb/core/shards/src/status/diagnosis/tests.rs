@@ -152,7 +152,7 @@ fn a_group_starves_while_nobody_inserts_anywhere() {
     shards[1] = shard(1, "starved");
     side(&mut shards[3]).last_ns = NOW_NS - 1_000_000_000;
     assert_eq!(diagnosis(shards.clone()).state, "filling");
-    let tables = shards.iter_mut().map(|it| &mut it.status.as_mut().unwrap().tables[0]);
+    let tables = shards.iter_mut().map(|shard| &mut shard.status.as_mut().unwrap().tables[0]);
     tables.for_each(|table| table.num_items = 2000);
     assert_eq!(diagnosis(shards).state, "ahead");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use reverb_data::{RateLimiterConfig, SampleOptions, SelectorConfig, Stacking, TableConfig};
@@ -14,12 +14,26 @@ use crate::table::testing::{config, item_of_length, item_of_lengths};
 type Items = BTreeMap<u64, (u32, f64)>;
 
 fn state_of(sampler: SelectorConfig, items: &Items) -> TableState {
-    let mut state = TableState::new(&TableConfig { sampler, seed: Some(7), ..config(1000) });
+    filled(TableConfig { sampler, seed: Some(7), ..config(1000) }, items)
+}
+
+/// A table with these items, whose steps it has counted.
+fn filled(config: TableConfig, items: &Items) -> TableState {
+    let mut state = TableState::new(&config);
     for (&key, &(steps, priority)) in items {
         state.insert(item_of_length(key, steps as usize, priority), 0);
     }
     know_steps(&mut state);
     state
+}
+
+/// Items of a priority of 1.
+fn items_of(lengths: &[(u64, u32)]) -> Items {
+    lengths.iter().map(|&(key, steps)| (key, (steps, 1.0))).collect()
+}
+
+fn keys(batch: &Batch) -> Vec<u64> {
+    batch.items.iter().map(|item| item.key).collect()
 }
 
 fn know_steps(state: &mut TableState) {
@@ -54,13 +68,8 @@ fn closed_form(
 ) -> BTreeMap<(u64, i32), f64> {
     let weigh = |count: u32, priority: f64| match sampler {
         SelectorConfig::UniformOverSteps => f64::from(count),
-        SelectorConfig::Prioritized { priority_exponent, .. } => {
-            if priority > 0.0 {
-                priority.powf(priority_exponent)
-            } else {
-                0.0
-            }
-        }
+        SelectorConfig::Prioritized { .. } if priority == 0.0 => 0.0,
+        SelectorConfig::Prioritized { priority_exponent, .. } => priority.powf(priority_exponent),
         _ => 1.0,
     };
     let mut all = BTreeMap::new();
@@ -70,7 +79,7 @@ fn closed_form(
             (window.pads_left || anchor >= window.before)
                 && (window.pads_right || anchor + window.length <= steps)
         };
-        let anchors: Vec<u32> = (0..steps).filter(|&it| fits(it)).collect();
+        let anchors: Vec<u32> = (0..steps).filter(|&anchor| fits(anchor)).collect();
         let count = anchors.len() as u32;
         for anchor in anchors {
             let start = anchor as i32 - window.before as i32;
@@ -173,7 +182,7 @@ proptest! {
             }
             prop_assert!(state.knows_steps());
             let window = windows[at % windows.len()];
-            let expected: u64 = items.values().map(|&it| u64::from(window.count(it))).sum();
+            let expected: u64 = items.values().map(|&steps| u64::from(window.count(steps))).sum();
             let counts = state.contents.step_counts.as_mut().unwrap();
             prop_assert_eq!(counts.num_windows(window), expected);
             prop_assert_eq!(counts.longest(), items.values().copied().max().unwrap_or(0));
@@ -188,11 +197,11 @@ proptest! {
         count in 1usize..9,
     ) {
         let mut state = state_of(sampler, &items);
-        let possible: Vec<u64> = closed_form(sampler, &items, window).keys().map(|it| it.0).collect();
-        let possible: std::collections::BTreeSet<u64> = possible.into_iter().collect();
+        let possible: BTreeSet<u64> =
+            closed_form(sampler, &items, window).keys().map(|anchor| anchor.0).collect();
         let options = SampleOptions { distinct: true, ..of(window) };
         let batch = sample(&mut state, count, options);
-        let keys: std::collections::BTreeSet<u64> = batch.items.iter().map(|it| it.key).collect();
+        let keys: BTreeSet<u64> = keys(&batch).into_iter().collect();
         prop_assert_eq!(keys.len(), batch.items.len());
         if possible.len() >= count {
             prop_assert_eq!(batch.items.len(), count);
@@ -209,6 +218,12 @@ fn short_and_long(num_short: u64, num_long: u64) -> Items {
     short.chain(long).collect()
 }
 
+/// Items of which hardly any has a window, and those have different numbers of them.
+fn rare() -> Items {
+    let long = [(1_000, (5, 1.0)), (1_001, (9, 4.0)), (1_002, (14, 0.5))];
+    (0..300).map(|key| (key, (3, 1.0))).chain(long).collect()
+}
+
 /// Only one item in a hundred has a window, so that drawing again is given up.
 #[test]
 fn rare_windows_have_the_probabilities_of_the_closed_form_too() {
@@ -217,7 +232,9 @@ fn rare_windows_have_the_probabilities_of_the_closed_form_too() {
         SelectorConfig::UniformOverSteps,
         SelectorConfig::prioritized(1.0),
     ] {
-        check_draws(sampler, &short_and_long(300, 3), window(5, 0, false, false), 1500);
+        for items in [short_and_long(300, 3), rare()] {
+            check_draws(sampler, &items, window(5, 0, false, false), 1500);
+        }
     }
 }
 
@@ -232,50 +249,34 @@ fn a_request_waits_for_the_first_window_and_fails_where_none_can_come() {
     assert_eq!(sentence, "No item of table t has a window of 6 steps; the longest has 3.");
     state.insert(item_of_length(9, 6, 1.0), 0);
     let batch = sample(&mut state, 2, of_six);
-    assert_eq!(batch.items.iter().map(|it| it.key).collect::<Vec<_>>(), [9, 9]);
+    assert_eq!(keys(&batch), [9, 9]);
 
     let sampler = SelectorConfig::Uniform;
-    let mut full = TableState::new(&TableConfig { sampler, ..config(3) });
-    for key in 0..3 {
-        full.insert(item_of_length(key, 2, 1.0), 0);
-    }
-    know_steps(&mut full);
+    let of_two = items_of(&[(1, 2), (2, 2)]);
+    let mut full = filled(TableConfig { sampler, ..config(2) }, &of_two);
     let error = sample(&mut full, 1, of_six).into_answer().unwrap_err();
     assert!(error.message().contains("longest has 2. The table is full"), "{error}");
 
     let rate_limiter = RateLimiterConfig { max_diff: 2.0, ..config(9).rate_limiter };
-    let mut held = TableState::new(&TableConfig { sampler, rate_limiter, ..config(9) });
-    held.insert(item_of_length(1, 2, 1.0), 0);
-    held.insert(item_of_length(2, 2, 1.0), 0);
-    know_steps(&mut held);
+    let mut held = filled(TableConfig { sampler, rate_limiter, ..config(9) }, &of_two);
     let error = sample(&mut held, 1, of_six).into_answer().unwrap_err();
     assert!(error.message().contains("Inserts wait until items were sampled"), "{error}");
 
     // A request that the limiter holds back is not refused for its window.
     let rate_limiter = RateLimiterConfig { min_diff: 5.0, ..config(9).rate_limiter };
-    let mut limited = TableState::new(&TableConfig { sampler, rate_limiter, ..config(1) });
-    limited.insert(item_of_length(1, 2, 1.0), 0);
-    know_steps(&mut limited);
+    let one = items_of(&[(1, 2)]);
+    let mut limited = filled(TableConfig { sampler, rate_limiter, ..config(1) }, &one);
     assert!(!sample(&mut limited, 1, of_six).is_over());
 }
 
 #[test]
 fn an_ordered_sampler_stops_before_an_item_without_a_window() {
-    let lengths: Items = [(1, (6, 1.0)), (2, (6, 1.0)), (3, (2, 1.0))].into();
+    let lengths = items_of(&[(1, 6), (2, 6), (3, 2)]);
     let of_four = of(window(4, 0, false, false));
-    let queue = |max_times_sampled| {
-        let sampler = SelectorConfig::Fifo;
-        let config = TableConfig { sampler, max_times_sampled, ..config(1000) };
-        let mut state = TableState::new(&config);
-        for (&key, &(steps, _)) in &lengths {
-            state.insert(item_of_length(key, steps as usize, 1.0), 0);
-        }
-        know_steps(&mut state);
-        state
-    };
-    let mut state = queue(1);
+    let queue = || filled(TableConfig { max_times_sampled: 1, ..config(1000) }, &lengths);
+    let mut state = queue();
     let batch = sample(&mut state, 3, of_four);
-    assert_eq!(batch.items.iter().map(|it| it.key).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(keys(&batch), [1, 2]);
     let error = sample(&mut state, 1, of_four).into_answer().unwrap_err();
     assert!(error.message().starts_with("Item 3, the next of table t, has no window"));
     assert_eq!((state.limiter().samples(), state.len()), (2, 1));
@@ -286,7 +287,7 @@ fn an_ordered_sampler_stops_before_an_item_without_a_window() {
         SampleOptions { stacking, ..of_four },
         SampleOptions { distinct: true, ..of_four },
     ] {
-        let mut state = queue(1);
+        let mut state = queue();
         let batch = sample(&mut state, 3, options);
         assert!(batch.into_answer().is_err());
         assert_eq!((state.limiter().samples(), state.len()), (0, 3));
@@ -302,12 +303,8 @@ fn an_ordered_sampler_stops_before_an_item_without_a_window() {
 #[test]
 fn items_of_other_lengths_are_one_batch_of_windows() {
     let config = TableConfig { max_times_sampled: 1, ..config(1000) };
-    let mut state = TableState::new(&config);
+    let mut state = filled(config, &items_of(&[(1, 6), (2, 9), (3, 30)]));
     assert!(state.contents.sampler.is_ordered());
-    for (key, steps) in [(1, 6), (2, 9), (3, 30)] {
-        state.insert(item_of_length(key, steps, 1.0), 0);
-    }
-    know_steps(&mut state);
     let stacking = Some(Stacking::new(3));
     let batch = sample(&mut state, 3, SampleOptions { stacking, ..of(window(4, 0, false, false)) });
     assert_eq!(batch.items.len(), 3);
@@ -320,19 +317,6 @@ fn a_table_that_never_sees_a_window_counts_no_steps() {
     state.insert(item_of_length(1, 5, 1.0), 0);
     drop(sample(&mut state, 1, SampleOptions::default()));
     assert!(state.contents.step_counts.is_none());
-}
-
-/// Items of which hardly any has a window, and those have different numbers of them.
-fn rare() -> Items {
-    let long = [(1_000, (5, 1.0)), (1_001, (9, 4.0)), (1_002, (14, 0.5))];
-    (0..300).map(|key| (key, (3, 1.0))).chain(long).collect()
-}
-
-#[test]
-fn rare_windows_of_items_of_other_lengths_have_their_probabilities_too() {
-    for sampler in [SelectorConfig::UniformOverSteps, SelectorConfig::prioritized(1.0)] {
-        check_draws(sampler, &rare(), window(5, 0, false, false), 1500);
-    }
 }
 
 /// The weights of items in one draw: of an item over steps those of its windows.
@@ -362,7 +346,7 @@ fn a_distinct_pair_has_the_probability_of_successive_draws() {
         let mut counts: BTreeMap<Vec<u64>, f64> = BTreeMap::new();
         for _ in 0..ROUNDS {
             let batch = sample(&mut state, 2, options);
-            let mut keys: Vec<u64> = batch.items.iter().map(|it| it.key).collect();
+            let mut keys = keys(&batch);
             keys.sort_unstable();
             *counts.entry(keys).or_default() += 1.0;
             if sampler == SelectorConfig::UniformOverSteps {
@@ -409,7 +393,7 @@ fn steps_are_counted_beside_changes() {
             }
         }
         assert_eq!(rounds, 3);
-        let expected: u64 = items.values().map(|&it| u64::from(window.count(it))).sum();
+        let expected: u64 = items.values().map(|&steps| u64::from(window.count(steps))).sum();
         let counts = state.contents.step_counts.as_mut().unwrap();
         assert_eq!(counts.num_windows(window), expected);
         for (&key, &steps) in &items {
@@ -424,7 +408,6 @@ fn an_ordered_sampler_keeps_what_comes_before_and_after_a_short_item() {
     let at = 10;
     let mut items: Items = (0..40).map(|key| (key, (6, 1.0))).collect();
     let sampler = SelectorConfig::Shuffle { seed: Some(3) };
-    let keys = |batch: &Batch| batch.items.iter().map(|it| it.key).collect::<Vec<_>>();
     let plain = keys(&sample(&mut state_of(sampler, &items), 40, SampleOptions::default()));
     items.insert(plain[at], (2, 1.0));
     let mut state = state_of(sampler, &items);
@@ -432,7 +415,7 @@ fn an_ordered_sampler_keeps_what_comes_before_and_after_a_short_item() {
     assert_eq!(keys(&batch), plain[..at]);
     // The others were not taken: each comes once before the next pass.
     let rest = keys(&sample(&mut state, 40 - at, SampleOptions::default()));
-    let sorted = |keys: &[u64]| keys.iter().copied().collect::<std::collections::BTreeSet<_>>();
+    let sorted = |keys: &[u64]| keys.iter().copied().collect::<BTreeSet<_>>();
     assert_eq!(sorted(&rest), sorted(&plain[at..]));
 }
 
@@ -444,10 +427,10 @@ fn an_item_whose_columns_differ_has_its_longest_as_weight_and_no_window() {
     state.insert(item_of_lengths(2, &[3, 3], 1.0), 0);
     assert_eq!(state.contents.sampler.mass(), Some(12.0));
     let batch = sample(&mut state, 400, SampleOptions::default());
-    let of_first = batch.items.iter().filter(|it| it.key == 1).count();
+    let of_first = batch.items.iter().filter(|item| item.key == 1).count();
     assert!((250..350).contains(&of_first), "{of_first} of 400 with probability 3/4");
     let batch = sample(&mut state, 50, of(window(2, 0, false, false)));
-    assert!(batch.items.iter().all(|it| (it.key, it.window.count) == (2, 2)));
+    assert!(batch.items.iter().all(|item| (item.key, item.window.count) == (2, 2)));
     assert_eq!(batch.items.len(), 50);
     state.delete(1);
     assert_eq!(state.contents.sampler.mass(), Some(3.0));
@@ -474,11 +457,7 @@ fn a_batch_that_is_taken_back_leaves_all_windows() {
     let sampler = SelectorConfig::UniformOverSteps;
     for over in [sampler, SelectorConfig::Shuffle { seed: Some(1) }] {
         let config = TableConfig { sampler: over, max_times_sampled: 1, ..config(1000) };
-        let mut state = TableState::new(&config);
-        for key in 0..4 {
-            state.insert(item_of_lengths(key, &[6][..], 1.0), 0);
-        }
-        know_steps(&mut state);
+        let mut state = filled(config, &items_of(&[(0, 6), (1, 6), (2, 6), (3, 6)]));
         // Another number of columns.
         state.insert(item_of_lengths(9, &[6, 6], 1.0), 0);
         let stacking = Some(Stacking::new(5));
@@ -502,13 +481,13 @@ fn a_distinct_batch_of_items_leaves_their_weights() {
     assert_eq!(sample(&mut state, 40, options).items.len(), 40);
     assert_eq!(state.contents.sampler.mass(), Some(160.0));
     let batch = sample(&mut state, 5, SampleOptions::default());
-    let is_right = |it: &reverb_data::Sampled| {
-        (it.probability - f64::from(items[&it.key].0) / 160.0).abs() < 1e-12
+    let is_right = |sampled: &reverb_data::Sampled| {
+        (sampled.probability - f64::from(items[&sampled.key].0) / 160.0).abs() < 1e-12
     };
     assert!(batch.items.iter().all(is_right));
 }
 
-/// Inserts, removes and weighs items at random, and tells the model.
+/// Inserts, removes and weighs items at random, in the state and in the model.
 fn change(state: &mut TableState, items: &mut Items, change: (u64, u32, f64)) {
     let (key, steps, priority) = change;
     match (items.get_mut(&key), steps) {
@@ -562,16 +541,16 @@ proptest! {
         let full = TableConfig { sampler, ..config(100) };
         state.configure(&full);
         assert!(state.shrink(&full, 1));
-        for it in before {
-            change(&mut state, &mut items, it);
+        for next in before {
+            change(&mut state, &mut items, next);
         }
         for (window, changes, exponent) in rounds {
             let mut changes = changes.into_iter();
             while !state.has_sums(window) {
                 state.do_piece();
-                changes.by_ref().take(2).for_each(|it| change(&mut state, &mut items, it));
+                changes.by_ref().take(2).for_each(|next| change(&mut state, &mut items, next));
             }
-            changes.for_each(|it| change(&mut state, &mut items, it));
+            changes.for_each(|next| change(&mut state, &mut items, next));
             if let SelectorConfig::Prioritized { draw, .. } = sampler && exponent > 1.4 {
                 // Other weights for all items, of which the sums know nothing.
                 let mut new = crate::selector::NewWeights::new(0.7);
@@ -584,16 +563,11 @@ proptest! {
             while !state.has_sums(window) {
                 state.do_piece();
             }
+            let has_other = matches!(sampler, SelectorConfig::Prioritized { .. }) && exponent > 1.4;
+            let sampler = if has_other { SelectorConfig::prioritized(0.7) } else { sampler };
             let expected = weights_of(sampler, &items, window);
-            let of_one = SelectorConfig::prioritized(0.7);
-            let expected = match sampler {
-                SelectorConfig::Prioritized { .. } if exponent > 1.4 => {
-                    weights_of(of_one, &items, window)
-                }
-                _ => expected,
-            };
             check_sums(&mut state, &expected)?;
-            if matches!(sampler, SelectorConfig::Prioritized { .. }) && exponent > 1.4 {
+            if has_other {
                 return Ok(());
             }
         }
@@ -637,7 +611,7 @@ fn lengths_beyond_all_windows_are_counted_together() {
     for length in [1, 2, 255, 256, 257, 300, 65_279, 65_280, 65_535, 65_536] {
         for padded in [false, true] {
             let window = window(length, 0, false, padded);
-            let expected: u64 = all.iter().map(|&it| u64::from(window.count(it))).sum();
+            let expected: u64 = all.iter().map(|&steps| u64::from(window.count(steps))).sum();
             assert_eq!(lengths.num_windows(window), expected, "{length} {padded}");
         }
     }
