@@ -130,8 +130,8 @@ pub fn put_nested_of_width<const WIDTH: usize>(
     put_varint_over::<WIDTH>(out, at, length as u64);
 }
 
-/// Writes a varint over the `WIDTH` bytes at `at`, and moves the bytes behind it if it takes another
-/// number.
+/// Writes a varint over the `WIDTH` bytes at `at`, and moves the bytes behind it if it takes
+/// another number.
 pub(crate) fn put_varint_over<const WIDTH: usize>(out: &mut Vec<u8>, at: usize, value: u64) {
     let (bytes, width) = varint(value);
     if width != WIDTH {

@@ -10,8 +10,8 @@ pub(crate) const NUM_ENTRIES: usize = 4096;
 /// Number of entries that a lookup tries.
 const PROBES: usize = 16;
 
-/// A table without a lock. Its entries never change. Each is a pointer, so that a static table takes
-/// no room in the file of the module.
+/// A table without a lock. Its entries never change. Each is a pointer, so that a static table
+/// takes no room in the file of the module.
 #[derive(Debug)]
 pub(crate) struct Interned<T>([OnceBox<T>; NUM_ENTRIES]);
 
