@@ -14,12 +14,12 @@ use crate::table::testing::{config, item_of_length, item_of_lengths};
 type Items = BTreeMap<u64, (u32, f64)>;
 
 fn state_of(sampler: SelectorConfig, items: &Items) -> TableState {
-    filled(TableConfig { sampler, seed: Some(7), ..config(1000) }, items)
+    filled(&TableConfig { sampler, seed: Some(7), ..config(1000) }, items)
 }
 
 /// A table with these items, whose steps it has counted.
-fn filled(config: TableConfig, items: &Items) -> TableState {
-    let mut state = TableState::new(&config);
+fn filled(config: &TableConfig, items: &Items) -> TableState {
+    let mut state = TableState::new(config);
     for (&key, &(steps, priority)) in items {
         state.insert(item_of_length(key, steps as usize, priority), 0);
     }
@@ -253,19 +253,19 @@ fn a_request_waits_for_the_first_window_and_fails_where_none_can_come() {
 
     let sampler = SelectorConfig::Uniform;
     let of_two = items_of(&[(1, 2), (2, 2)]);
-    let mut full = filled(TableConfig { sampler, ..config(2) }, &of_two);
+    let mut full = filled(&TableConfig { sampler, ..config(2) }, &of_two);
     let error = sample(&mut full, 1, of_six).into_answer().unwrap_err();
     assert!(error.message().contains("longest has 2. The table is full"), "{error}");
 
     let rate_limiter = RateLimiterConfig { max_diff: 2.0, ..config(9).rate_limiter };
-    let mut held = filled(TableConfig { sampler, rate_limiter, ..config(9) }, &of_two);
+    let mut held = filled(&TableConfig { sampler, rate_limiter, ..config(9) }, &of_two);
     let error = sample(&mut held, 1, of_six).into_answer().unwrap_err();
     assert!(error.message().contains("Inserts wait until items were sampled"), "{error}");
 
     // A request that the limiter holds back is not refused for its window.
     let rate_limiter = RateLimiterConfig { min_diff: 5.0, ..config(9).rate_limiter };
     let one = items_of(&[(1, 2)]);
-    let mut limited = filled(TableConfig { sampler, rate_limiter, ..config(1) }, &one);
+    let mut limited = filled(&TableConfig { sampler, rate_limiter, ..config(1) }, &one);
     assert!(!sample(&mut limited, 1, of_six).is_over());
 }
 
@@ -273,7 +273,7 @@ fn a_request_waits_for_the_first_window_and_fails_where_none_can_come() {
 fn an_ordered_sampler_stops_before_an_item_without_a_window() {
     let lengths = items_of(&[(1, 6), (2, 6), (3, 2)]);
     let of_four = of(window(4, 0, false, false));
-    let queue = || filled(TableConfig { max_times_sampled: 1, ..config(1000) }, &lengths);
+    let queue = || filled(&TableConfig { max_times_sampled: 1, ..config(1000) }, &lengths);
     let mut state = queue();
     let batch = sample(&mut state, 3, of_four);
     assert_eq!(keys(&batch), [1, 2]);
@@ -303,7 +303,7 @@ fn an_ordered_sampler_stops_before_an_item_without_a_window() {
 #[test]
 fn items_of_other_lengths_are_one_batch_of_windows() {
     let config = TableConfig { max_times_sampled: 1, ..config(1000) };
-    let mut state = filled(config, &items_of(&[(1, 6), (2, 9), (3, 30)]));
+    let mut state = filled(&config, &items_of(&[(1, 6), (2, 9), (3, 30)]));
     assert!(state.contents.sampler.is_ordered());
     let stacking = Some(Stacking::new(3));
     let batch = sample(&mut state, 3, SampleOptions { stacking, ..of(window(4, 0, false, false)) });
@@ -457,7 +457,7 @@ fn a_batch_that_is_taken_back_leaves_all_windows() {
     let sampler = SelectorConfig::UniformOverSteps;
     for over in [sampler, SelectorConfig::Shuffle { seed: Some(1) }] {
         let config = TableConfig { sampler: over, max_times_sampled: 1, ..config(1000) };
-        let mut state = filled(config, &items_of(&[(0, 6), (1, 6), (2, 6), (3, 6)]));
+        let mut state = filled(&config, &items_of(&[(0, 6), (1, 6), (2, 6), (3, 6)]));
         // Another number of columns.
         state.insert(item_of_lengths(9, &[6, 6], 1.0), 0);
         let stacking = Some(Stacking::new(5));
