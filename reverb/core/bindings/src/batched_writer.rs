@@ -148,7 +148,7 @@ impl Drop for BatchedTrajectoryWriter {
     fn drop(&mut self) {
         // A history that the program keeps has the core, too.
         if self.core.origin().is_here() {
-            self.core.delete();
+            self.core.queue().delete();
         }
     }
 }
@@ -282,7 +282,7 @@ impl BatchedTrajectoryWriter {
         timeout_ms: Option<i64>,
     ) -> PyResult<()> {
         self.check()?;
-        wait(py, self.core.flush(block_until_num_items, timeout(timeout_ms)))
+        wait(py, self.core.queue().flush(block_until_num_items, timeout(timeout_ms)))
     }
 
     /// Like `flush`, but returns false after the timeout.
@@ -324,7 +324,7 @@ impl BatchedTrajectoryWriter {
 
     fn close(&self) {
         if self.core.origin().is_here() {
-            self.core.close();
+            self.core.queue().close();
         }
     }
 }

@@ -542,5 +542,5 @@ fn is_closed() -> Error {
 
 /// Matching of a writer's columns to those of a table's signature.
 pub(crate) fn matching(by_name: bool) -> Matching {
-    if by_name { Matching::ByName } else { Matching::ByPlace }
+    if by_name { Matching::ByName } else { Matching::ByPosition }
 }

@@ -220,7 +220,7 @@ impl SequenceWriter {
         timeout_ms: Option<i64>,
     ) -> PyResult<()> {
         self.check()?;
-        wait(py, self.core.flush(block_until_num_items, timeout(timeout_ms)))
+        wait(py, self.core.queue().flush(block_until_num_items, timeout(timeout_ms)))
     }
 
     #[pyo3(signature = (r#where))]
@@ -237,7 +237,7 @@ impl SequenceWriter {
 
     fn close(&self) {
         if self.core.origin().is_here() {
-            self.core.close();
+            self.core.queue().close();
         }
     }
 }

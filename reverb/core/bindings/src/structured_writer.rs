@@ -92,7 +92,7 @@ impl StructuredWriter {
         timeout_ms: Option<i64>,
     ) -> PyResult<()> {
         self.check()?;
-        wait(py, self.core.flush(block_until_num_items, timeout(timeout_ms)))
+        wait(py, self.core.queue().flush(block_until_num_items, timeout(timeout_ms)))
     }
 
     #[pyo3(signature = (clear_buffers, timeout_ms))]

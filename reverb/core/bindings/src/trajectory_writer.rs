@@ -181,7 +181,7 @@ impl Drop for TrajectoryWriter {
     fn drop(&mut self) {
         // A history that the program keeps has the core, too.
         if self.core.origin().is_here() {
-            self.core.delete();
+            self.core.queue().delete();
         }
     }
 }
@@ -332,7 +332,7 @@ impl TrajectoryWriter {
 
     fn close(&self) {
         if self.core.origin().is_here() {
-            self.core.close();
+            self.core.queue().close();
         }
     }
 }

@@ -19,7 +19,7 @@ struct Known {
     /// Time at which it was learned that the server has stopped for good.
     ended: Option<Instant>,
     /// The log has a line about the wait.
-    is_told: bool,
+    is_logged: bool,
     /// The log has a line about its end.
     is_given_up: bool,
 }
@@ -49,15 +49,15 @@ impl Absence {
     }
 
     /// Returns true for the first line about the wait.
-    pub(crate) fn tell(&self) -> bool {
-        self.change(|known| !std::mem::replace(&mut known.is_told, true))
+    pub(crate) fn begin_wait(&self) -> bool {
+        self.change(|known| !std::mem::replace(&mut known.is_logged, true))
     }
 
     /// Returns true the first time; a logged wait then logs its end.
     pub(crate) fn give_up(&self) -> bool {
         self.is_known.load(Ordering::Relaxed)
             && self
-                .change(|known| known.is_told && !std::mem::replace(&mut known.is_given_up, true))
+                .change(|known| known.is_logged && !std::mem::replace(&mut known.is_given_up, true))
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
@@ -74,20 +74,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_is_told_once_and_its_end_once() {
+    fn a_wait_is_logged_once_and_its_end_once() {
         let absence = Absence::default();
-        assert!(!absence.give_up(), "nothing was told");
-        assert!(absence.tell());
-        assert!(!absence.tell());
+        assert!(!absence.give_up(), "nothing was logged");
+        assert!(absence.begin_wait());
+        assert!(!absence.begin_wait());
         assert!(absence.give_up());
         assert!(!absence.give_up());
         absence.answered(Instant::now());
-        assert!(absence.tell(), "another absence");
+        assert!(absence.begin_wait(), "another absence");
     }
 
     #[test]
     fn an_answer_to_a_later_call_ends_the_end() {
-        let (absence, before) = (Absence::default(), Instant::now());
+        let absence = Absence::default();
+        let before = Instant::now();
         assert!(!absence.has_ended());
         absence.end();
         absence.answered(before);

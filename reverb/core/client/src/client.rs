@@ -323,7 +323,7 @@ impl Client {
             if taken.len() < batch_size && epoch.is_none() {
                 builder.add(taken);
                 let num_items = if is_whole { batch_size } else { taken.len() };
-                if let Some(Err(error)) = size.as_mut().map(|it| it.check(taken, num_items)) {
+                if let Some(Err(error)) = size.as_mut().map(|size| size.check(taken, num_items)) {
                     if self.keeps_sampled_items(table).await {
                         return Err(error);
                     }
@@ -340,7 +340,7 @@ impl Client {
     async fn keeps_sampled_items(&self, table: &str) -> bool {
         let info = tokio::time::timeout(TABLE_LOOKUP, self.session.server_info()).await;
         let Ok(Ok(info)) = info else { return false };
-        info.tables.iter().any(|it| it.name == table && it.max_times_sampled <= 0)
+        info.tables.iter().any(|known| known.name == table && known.max_times_sampled <= 0)
     }
 }
 

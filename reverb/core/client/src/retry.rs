@@ -27,7 +27,7 @@ pub(crate) struct Backoff {
     pause: Duration,
     /// Start of the first failed attempt; `None` while the server answers.
     unreachable_since: Option<Instant>,
-    /// Start of the attempt whose call or stream goes on.
+    /// Start of the attempt whose call or stream continues.
     began: Instant,
     /// Start of the attempt, or its last answer.
     attempt_began: Instant,

@@ -144,7 +144,7 @@ impl Session {
         &self.waits
     }
 
-    /// Waits of its readers that have timed out and may go on.
+    /// Waits of its readers that have timed out and may continue.
     pub(crate) fn unanswered(&self) -> &Unanswered {
         &self.unanswered
     }
@@ -305,7 +305,7 @@ impl Session {
     /// `Unimplemented` with the missing feature.
     pub(crate) async fn require(&self, capabilities: &[Capability]) -> Result<()> {
         let check = |known: &Capabilities| {
-            capabilities.iter().try_for_each(|&it| known.require(it, &self.address))
+            capabilities.iter().try_for_each(|&wanted| known.require(wanted, &self.address))
         };
         if check(&*self.capabilities().await?).is_ok() {
             return Ok(());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waits for samples that go on: a reader that has timed out and asks again has waited since its
+//! Waits for samples that continue: a reader that has timed out and asks again has waited since its
 //! first request, whoever repeats it: this crate, a loop of Python, or the program.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Unanswered {
             return None;
         }
         self.change(|left| {
-            let at = left.iter().position(|it| *it.table == *table)?;
+            let at = left.iter().position(|wait| *wait.table == *table)?;
             Some(left.remove(at).since)
         })
     }
@@ -58,7 +58,7 @@ impl Unanswered {
     fn change<T>(&self, change: impl FnOnce(&mut Vec<Left>) -> T) -> T {
         let mut left = self.left.lock();
         let now = Instant::now();
-        left.retain(|it| now - it.at <= GAP);
+        left.retain(|wait| now - wait.at <= GAP);
         let changed = change(&mut left);
         self.num_left.store(left.len(), Ordering::Relaxed);
         changed
@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn a_wait_goes_on_with_the_next_request_for_its_table() {
-        let (waits, table) = (Unanswered::default(), Arc::from("t"));
+        let waits = Unanswered::default();
+        let table = Arc::from("t");
         let late = Error::rate_limiter_timeout("it waits");
         assert_eq!(waits.take("t"), None);
         waits.leave(&table, None, TIMEOUT, &late);

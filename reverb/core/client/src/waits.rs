@@ -26,7 +26,7 @@ use crate::session::Session;
 
 /// The second report comes after so many times the time of the first.
 const SECOND_REPORT: u32 = 6;
-/// A call that begins so soon after one that timed out goes on with its wait.
+/// A call that begins so soon after one that timed out continues its wait.
 pub(crate) const GAP: Duration = Duration::from_secs(1);
 /// Limit of the call that asks a server for the reason.
 const REASON_TIMEOUT: Duration = Duration::from_secs(2);
@@ -58,8 +58,8 @@ impl ReportWaits {
                 Err(_) | Ok("") => Some(FIRST_REPORT),
                 Ok("never") => None,
                 Ok(text) => {
-                    let seconds = text.parse().ok().filter(|it: &f64| *it > 0.0);
-                    let after = seconds.and_then(|it| Duration::try_from_secs_f64(it).ok());
+                    let seconds = text.parse().ok().filter(|seconds: &f64| *seconds > 0.0);
+                    let after = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
                     if after.is_none() {
                         tracing::warn!(
                             "{VARIABLE} must be a number of seconds over 0, or never, got {text:?}. \
@@ -106,9 +106,9 @@ struct Registry {
     looked_at: Option<Instant>,
 }
 
-/// Sets when waits are reported, those that go on included.
+/// Sets when waits are reported, those that continue included.
 pub fn report_waits(settings: ReportWaits) {
-    let milliseconds = |it: Duration| u64::try_from(it.as_millis()).unwrap_or(NEVER);
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(NEVER);
     REPEAT_MS.store(milliseconds(settings.repeat), Ordering::Relaxed);
     AFTER_MS.store(settings.after.map_or(NEVER, milliseconds), Ordering::Relaxed);
 }
@@ -191,7 +191,7 @@ pub(crate) async fn reported<T>(
         let polled = call.as_mut().poll(context);
         if polled.is_pending() {
             let what = what();
-            if waiting.as_ref().is_none_or(|it| it.key.1 != what) {
+            if waiting.as_ref().is_none_or(|waiting| waiting.key.1 != what) {
                 // The table before has let something through, so its wait was no vain one.
                 if let Some(waiting) = &mut waiting {
                     waiting.succeeded = true;
@@ -218,7 +218,8 @@ struct Waiting<'a> {
 impl<'a> Waiting<'a> {
     #[inline(never)]
     fn begin(session: &'a Arc<Session>, what: WaitFor) -> Self {
-        let (waits, key) = (session.waits(), (session.shared_address(), what));
+        let waits = session.waits();
+        let key = (session.shared_address(), what);
         if waits.0.lock().begin(&key, session) {
             session.runtime().spawn(look(waits.clone()));
         }
@@ -243,8 +244,8 @@ impl Registry {
             self.sides.len() - 1
         });
         let side = &mut self.sides[at].1;
-        let goes_on = side.left_at.take().is_some_and(|at| now - at <= GAP);
-        if side.num_calls == 0 && !goes_on {
+        let continues = side.left_at.take().is_some_and(|at| now - at <= GAP);
+        if side.num_calls == 0 && !continues {
             (side.since, side.num_reports) = (now, 0);
         }
         side.num_calls += 1;
@@ -270,7 +271,8 @@ impl Registry {
 
     /// The reports that are due; `None` if nothing waits any more, which ends the task.
     fn look(&mut self, now: Instant) -> Option<Vec<Report>> {
-        let is_gone = |it: &Side| it.num_calls == 0 && it.left_at.is_none_or(|at| now - at > GAP);
+        let is_gone =
+            |side: &Side| side.num_calls == 0 && side.left_at.is_none_or(|at| now - at > GAP);
         self.sides.retain(|(_, side)| !is_gone(side));
         self.looked_at = (!self.sides.is_empty()).then_some(now);
         self.looked_at?;
@@ -312,7 +314,7 @@ async fn look(waits: Waits) {
         let Some(due) = waits.0.lock().look(Instant::now()) else { return };
         for report in due {
             // A server that does not answer does not hold up the reports of others.
-            tokio::spawn(report.tell());
+            tokio::spawn(report.log());
         }
     }
 }
@@ -327,7 +329,7 @@ struct Report {
 }
 
 impl Report {
-    async fn tell(self) {
+    async fn log(self) {
         let reason = tokio::time::timeout(REASON_TIMEOUT, self.reason()).await;
         let (reason, is_away) = reason.unwrap_or_else(|_| {
             ("The server does not answer other calls either.".to_owned(), false)
@@ -335,7 +337,7 @@ impl Report {
         let Self { session, address, what, num_calls, waited } = &self;
         let calls = plural(*num_calls as i64, "call waits", "calls wait");
         let waited = waited.as_secs_f64().round();
-        let table = Some(what.table()).filter(|it| !it.is_empty());
+        let table = Some(what.table()).filter(|table| !table.is_empty());
         if !is_away {
             tracing::warn!(
                 table,
@@ -343,8 +345,8 @@ impl Report {
             );
             return;
         }
-        // The wait goes on for `connect_timeout_s`. Its end is told where it ends.
-        if session.absence().tell() {
+        // The wait goes on for `connect_timeout_s`. Its end is logged where it ends.
+        if session.absence().begin_wait() {
             let address = short(address);
             let line = format!("{calls} for {what} at {address}, for {waited} s by now. {reason}");
             tracing::warn!(table, "{}", at_most(MAX_AWAY_CHARS, line));
@@ -373,9 +375,9 @@ impl Report {
     }
 
     fn reason_of(&self, table: TableStatus) -> String {
-        let told = table.diagnosis.unwrap_or_default();
+        let diagnosis = table.diagnosis.unwrap_or_default();
         // Readers of a group ask no shard that has nothing.
-        if matches!(self.what, WaitFor::Samples(_)) && told.state == State::Idle.name() {
+        if matches!(self.what, WaitFor::Samples(_)) && diagnosis.state == State::Idle.name() {
             let items = plural(table.num_items, "item", "items");
             let missing = table.limiter.map_or(0.0, |limiter| {
                 to_rate_limiter(&limiter).missing_inserts(table.num_items, table.cursor)
@@ -388,7 +390,7 @@ impl Report {
             };
             return format!("The table has {items},{needs} and nobody inserts.");
         }
-        told.sentence
+        diagnosis.sentence
     }
 }
 

@@ -227,7 +227,8 @@ impl State {
 }
 
 impl Shared {
-    /// Stores a batch, or the error and the sampled items. Returns true if sampling should go on.
+    /// Stores a batch, or the error and the sampled items. Returns true if sampling should
+    /// continue.
     fn put(&self, batch: Result<ReadyBatch>, samples: Vec<Sampled>) -> bool {
         let mut state = self.state.lock();
         match batch {

@@ -39,7 +39,9 @@ impl<'m> BatchBuilder<'m> {
         ragged: RaggedForm,
         given: Option<Vec<GivenColumn<'m>>>,
     ) -> Self {
-        let (columns, plans, room) = (Vec::new(), CopyPlans::default(), bounds.max_bytes);
+        let columns = Vec::new();
+        let plans = CopyPlans::default();
+        let room = bounds.max_bytes;
         Self { bounds, ragged, given, columns, plans, room, num_rows: 0, failure: None }
     }
 
@@ -114,7 +116,8 @@ impl<'m> BatchBuilder<'m> {
         let Self { columns, plans, num_rows, room, .. } = self;
         let mut copies = KnownCopies::default();
         for sampled in fetched_ahead(&samples[*num_rows..]) {
-            let (row, trajectory) = (*num_rows, &sampled.trajectory);
+            let row = *num_rows;
+            let trajectory = &sampled.trajectory;
             *num_rows += 1;
             let next = samples.get(*num_rows).map(|next| &next.trajectory);
             let write = |i: usize, at, values: &[u8]| columns[i].put_values(row, at, values);
@@ -127,11 +130,11 @@ impl<'m> BatchBuilder<'m> {
             let learns = row + 1 < capacity;
             let mut is_known = true;
             for (i, (rows, column)) in columns.iter_mut().zip(trajectory.columns()).enumerate() {
-                if rows.find_known((i, row), trajectory, &column, &mut copies) {
+                if rows.find_known(i, row, trajectory, &column, &mut copies) {
                     continue;
                 }
                 is_known = false;
-                rows.put((i, row), trajectory, &column, room)?;
+                rows.put(i, row, trajectory, &column, room)?;
                 // The layouts of the first item are part of its plan.
                 if learns && row > 0 {
                     rows.learn(trajectory, &column);
@@ -176,7 +179,7 @@ impl<'m> BatchBuilder<'m> {
             self.room = self.room.checked_sub(total).ok_or_else(no_room)?;
             if total > ColumnPlan::MAX_UNCHECKED_BYTES {
                 let mut all = samples.iter();
-                all.try_for_each(|it| ColumnPlan::check_item(&plans, &it.trajectory))?;
+                all.try_for_each(|sampled| ColumnPlan::check_item(&plans, &sampled.trajectory))?;
             }
         }
         let mut given = given.into_iter().flatten();

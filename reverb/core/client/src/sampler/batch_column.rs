@@ -203,7 +203,8 @@ impl<'m> ColumnRows<'m> {
     /// Adds an item, and subtracts the bytes of its strings from `room`.
     pub(crate) fn put(
         &mut self,
-        (index, row): (usize, usize),
+        index: usize,
+        row: usize,
         trajectory: &Trajectory,
         column: &Column<'_>,
         room: &mut usize,
@@ -224,14 +225,15 @@ impl<'m> ColumnRows<'m> {
     #[inline]
     pub(crate) fn find_known<'t>(
         &self,
-        at: (usize, usize),
+        index: usize,
+        row: usize,
         trajectory: &'t Trajectory,
         column: &Column<'_>,
         copies: &mut KnownCopies<'t>,
     ) -> bool {
         let Self { plan, known, .. } = self;
         column.squeeze == plan.squeeze
-            && known.find(trajectory, column, plan.item_bytes, at, copies)
+            && known.find(trajectory, column, plan.item_bytes, index, row, copies)
     }
 
     /// Learns the layouts of the chunks of an item that was added.

@@ -33,7 +33,8 @@ impl ColumnPlan {
     pub fn new(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
         let CheckedColumn { dtype, shape, num_bytes, .. } = trajectory.checked_column(column)?;
         let squeeze = column.squeeze;
-        let (item_shape, item_bytes) = (shape, num_bytes);
+        let item_shape = shape;
+        let item_bytes = num_bytes;
         Ok(Self { dtype, item_shape, squeeze, is_squeezed: squeeze, item_bytes })
     }
 

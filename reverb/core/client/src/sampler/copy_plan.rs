@@ -109,7 +109,8 @@ impl CopyPlan {
         }
         let mut columns = SmallVec::new();
         for column in trajectory.columns() {
-            let (num_steps, squeeze) = (column.num_steps(), column.squeeze);
+            let num_steps = column.num_steps();
+            let squeeze = column.squeeze;
             let tensor = column.runs().next()?.slice.tensor;
             columns.push(PlannedColumn { tensor, num_steps, squeeze });
         }
@@ -159,7 +160,8 @@ impl CopyPlan {
             return false;
         }
         for (i, (column, planned)) in trajectory.columns().zip(&self.columns).enumerate() {
-            let (mut at, mut num_steps) = (0_usize, 0_usize);
+            let mut at = 0_usize;
+            let mut num_steps = 0_usize;
             for run in column.runs() {
                 let Run { slice, times } = run;
                 let layout = &self.layouts[self.layout_of[slice.chunk]];
@@ -197,8 +199,8 @@ impl CopyPlan {
         for (i, copy) in self.copies.iter().enumerate() {
             let values = &chunks[copy.chunk].stored()[copy.place.clone()];
             if copy.times > 1 {
-                let at = |it: usize| copy.at + it * values.len();
-                (0..copy.times).for_each(|it| write(copy.column, at(it), values));
+                let at = |time: usize| copy.at + time * values.len();
+                (0..copy.times).for_each(|time| write(copy.column, at(time), values));
             } else if are_large(values.len()) {
                 let following = self.following(i, trajectory, next);
                 large_values::write(values, following, |at, piece| {
@@ -311,7 +313,8 @@ mod tests {
                 .map(|&(first, num_steps, swap)| window(&history, first, num_steps, swap))
                 .collect();
             for (i, item) in items.iter().enumerate() {
-                let (num_steps, next) = (windows[i].1, items.get(i + 1));
+                let num_steps = windows[i].1;
+                let next = items.get(i + 1);
                 let sizes: Option<Vec<usize>> =
                     item.validate().is_ok().then(|| decoded(item).iter().map(Vec::len).collect());
                 let Some(sizes) = sizes else {

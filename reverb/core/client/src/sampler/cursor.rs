@@ -193,7 +193,8 @@ impl SampleCursor {
     }
 
     async fn fetch(&mut self) -> Result<()> {
-        let (session, table) = (Arc::clone(&self.session), Arc::clone(&self.table));
+        let session = Arc::clone(&self.session);
+        let table = Arc::clone(&self.table);
         let what = || WaitFor::Samples(Arc::clone(&table));
         reported(&session, what, pin!(self.fetch_items())).await
     }

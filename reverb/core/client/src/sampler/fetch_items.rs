@@ -56,7 +56,7 @@ async fn fetch(
     let bounds = BatchBounds { batch_size: keys.len(), max_bytes: request.max_bytes };
     let mut size = SizeSoFar::new(bounds, request.ragged);
     let mut items = Vec::new();
-    // Without keys, the request tells whether there is such a table.
+    // Without keys, the request finds out whether there is such a table.
     let parts = keys.chunks(KEYS_AT_ONCE).chain(keys.is_empty().then_some(keys));
     for part in parts {
         let found = find(session, request, part).await?;

@@ -20,7 +20,8 @@ const SIZES: [u64; 10] = [0, 1, 2, 3, 4, 1 << 20, 1 << 31, 1 << 40, 1 << 62, i64
 
 /// A serialized tensor with any shape and content.
 fn tensor(dtype: DType, shape: &[u64], content: &[u8]) -> Vec<u8> {
-    let (mut message, mut dims) = (Vec::new(), Vec::new());
+    let mut message = Vec::new();
+    let mut dims = Vec::new();
     for &size in shape {
         let mut dim = Vec::new();
         put_varint_field(&mut dim, 1, size);
@@ -92,7 +93,8 @@ fn items() -> impl Strategy<Value = Vec<Item>> {
                 DType::String => vec![0; steps * 2],
                 _ => zeros(steps * 2),
             };
-            let (shape, slices) = (vec![steps as u64, 2], vec![(0, steps, 1)]);
+            let shape = vec![steps as u64, 2];
+            let slices = vec![(0, steps, 1)];
             Item { dtype, shape, content, delta: false, slices, squeeze: false }
         },
     );
@@ -112,7 +114,8 @@ fn repeats_of_nothing_take_no_time() {
             };
             let mut slices = vec![(0, length, 65_536); 30_000];
             slices.push((0, 1, 1));
-            let (shape, squeeze) = (vec![1, width as u64], false);
+            let shape = vec![1, width as u64];
+            let squeeze = false;
             let item = Item { dtype, shape, content, delta: false, slices, squeeze };
             let samples = [sampled(1, &item), sampled(2, &item), sampled(3, &item)];
             for form in [RaggedForm::Refuse, RaggedForm::Packed] {

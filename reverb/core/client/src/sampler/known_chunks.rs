@@ -34,7 +34,8 @@ impl KnownChunks {
         trajectory: &'t Trajectory,
         column: &Column<'_>,
         num_bytes: usize,
-        (number, row): (usize, usize),
+        number: usize,
+        row: usize,
         copies: &mut KnownCopies<'t>,
     ) -> bool {
         if self.layouts.is_empty() || num_bytes == 0 {
@@ -130,10 +131,11 @@ impl KnownCopies<'_> {
     pub(crate) fn make(&mut self, mut write: impl FnMut(usize, usize, usize, &[u8])) {
         for (i, &KnownCopy { column, row, at, values, times }) in self.0.iter().enumerate() {
             if times > 1 {
-                (0..times).for_each(|it| write(column, row, at + it * values.len(), values));
+                (0..times).for_each(|time| write(column, row, at + time * values.len(), values));
             } else if are_large(values.len()) {
-                let mut following = self.0[i + 1..].iter().map(|it| it.values);
-                let following = following.find(|it| are_large(it.len())).unwrap_or_default();
+                let mut following = self.0[i + 1..].iter().map(|copy| copy.values);
+                let following =
+                    following.find(|values| are_large(values.len())).unwrap_or_default();
                 large_values::write(values, following, |piece_at, piece| {
                     write(column, row, at + piece_at, piece);
                 });

@@ -2,8 +2,6 @@
 //! A prefetching sampler: several workers fill one queue, so that items are available when they are
 //! needed. The TensorFlow datasets are built on it.
 
-mod stacked;
-
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +17,6 @@ use tokio::task::AbortHandle;
 use crate::client::Client;
 use crate::retry::Backoff;
 use crate::session::Session;
-use stacked::StackedRequests;
 
 /// Number of items in flight from which a worker requests half of them at a time: the server
 /// samples one half while the consumer uses the other. With fewer, it requests all of them after
@@ -116,8 +113,9 @@ struct State {
     unrequested: u64,
     /// Items that the consumer's batch still lacks since the last `take`.
     lacking: usize,
-    /// Present if batches are checked before they are sampled.
-    stacked: Option<StackedRequests>,
+    /// Position of the next requested item in its batch, if batches are checked before they are
+    /// sampled.
+    stacked: Option<Stacking>,
     /// True if the last `take` did not return enough items.
     is_awaited: bool,
     end: Option<End>,
@@ -304,8 +302,8 @@ impl Shared {
         let lacking = state.lacking.saturating_sub(state.outstanding + state.ready.len());
         let room = (self.capacity + state.lacking).saturating_sub(in_flight);
         let mut wanted = self.request.max(lacking.min(room));
-        if let Some(stacked) = &state.stacked {
-            match stacked.count(wanted.min(room)) {
+        if let Some(next) = state.stacked {
+            match whole_batches(next, wanted.min(room)) {
                 Some(count) => wanted = count,
                 None => return Reservation::NoRoom,
             }
@@ -318,7 +316,8 @@ impl Shared {
         if state.unrequested != u64::MAX {
             state.unrequested -= count as u64;
         }
-        let stacking = state.stacked.as_mut().map(|stacked| stacked.reserve(count));
+        let stacking = state.stacked;
+        state.stacked = stacking.map(|position| position.after(count));
         Reservation::Made(count, stacking)
     }
 
@@ -339,9 +338,7 @@ impl Shared {
         if state.unrequested != u64::MAX {
             state.unrequested += count as u64;
         }
-        if let Some(stacked) = &mut state.stacked {
-            stacked.lost(count);
-        }
+        state.stacked = state.stacked.map(|next| next.before(count));
     }
 
     fn finish(&self, end: End) {
@@ -363,12 +360,20 @@ impl Shared {
     }
 }
 
+/// Number of items to request if up to `wanted` are allowed: up to the end of a batch, so that the
+/// table can check a batch before it removes any item. `None` if `wanted` is less than a whole
+/// batch, or than the rest of a started batch.
+fn whole_batches(next: Stacking, wanted: usize) -> Option<usize> {
+    let more = wanted.checked_sub(next.missing())?;
+    Some(wanted - more % next.batch_size)
+}
+
 async fn supervise(shared: Arc<Shared>, before: impl Future<Output = Result<bool>> + Send) {
     match before.await {
         // Several workers share the items of a batch, so no table can check a whole batch.
         Ok(true) if shared.options.effective_workers() == 1 => {
             let batch_size = shared.options.batch_size;
-            shared.state.lock().stacked = batch_size.map(StackedRequests::new);
+            shared.state.lock().stacked = batch_size.map(Stacking::new);
         }
         Ok(_) => {}
         Err(error) => {

@@ -86,7 +86,8 @@ fn fill<'m>(
         let given = all_given.next();
         let num_bytes = column.set_size(form, given.as_ref());
         if given.is_none() {
-            room = num_bytes.and_then(|it| room.checked_sub(it)).ok_or_else(no_room)?;
+            room =
+                num_bytes.and_then(|num_bytes| room.checked_sub(num_bytes)).ok_or_else(no_room)?;
         }
         targets.push(given);
     }
@@ -147,13 +148,15 @@ fn measure<'s>(
     columns: &mut [RaggedColumn<'_>],
     pieces: &mut Pieces<'s>,
 ) -> Result<()> {
-    let (chunks, mut runs) = (trajectory.chunks(), trajectory.runs());
+    let chunks = trajectory.chunks();
+    let mut runs = trajectory.runs();
     if runs.num_columns != columns.len() {
         return Err(different_columns(columns.len(), runs.num_columns));
     }
     for (index, ragged) in columns.iter_mut().enumerate() {
         let (squeeze, num_runs) = runs.column();
-        let (begin, mut length) = (pieces.len(), Some(0_usize));
+        let begin = pieces.len();
+        let mut length = Some(0_usize);
         let mut is_found = squeeze == ragged.squeeze;
         for _ in 0..num_runs {
             let Run { slice, times } = runs.run();
@@ -171,10 +174,10 @@ fn measure<'s>(
         if !is_found || num_runs == 0 {
             pieces.truncate(begin);
             pieces.push(NOT_FOUND);
-            check(index, (ragged.squeeze, &ragged.step), trajectory)?;
+            check(index, ragged.squeeze, &ragged.step, trajectory)?;
         }
         let length = length
-            .and_then(|it| i32::try_from(it).ok())
+            .and_then(|length| i32::try_from(length).ok())
             .ok_or_else(|| Error::data_loss("An item has more steps than can be counted."))?;
         if squeeze && length != 1 {
             return Err(Error::data_loss("A single step of an item has another length."));
@@ -364,11 +367,7 @@ fn copy_parsed(index: usize, trajectory: &Trajectory, out: &mut [u8]) -> Result<
 
 /// Checks that the steps of an item match those of other items, and that its chunks contain them.
 #[cold]
-fn check(
-    index: usize,
-    (squeeze, step): (bool, &StepHeader),
-    trajectory: &Trajectory,
-) -> Result<()> {
+fn check(index: usize, squeeze: bool, step: &StepHeader, trajectory: &Trajectory) -> Result<()> {
     let column = column_at(index, trajectory)?;
     let CheckedColumn { dtype, shape, .. } = trajectory.checked_column(&column)?;
     if dtype == step.dtype && shape[1..] == step.shape[..] && column.squeeze == squeeze {

@@ -59,7 +59,7 @@ impl SizeSoFar {
             }
         }
         self.num_measured = end;
-        let num_bytes = self.columns.iter().map(|it| it.num_bytes(self.form, num_items));
+        let num_bytes = self.columns.iter().map(|column| column.num_bytes(self.form, num_items));
         let num_bytes = num_bytes.fold(0, usize::saturating_add);
         if num_bytes <= self.bounds.max_bytes {
             return Ok(());

@@ -156,7 +156,7 @@ fn config(proto: &StructuredWriterConfig, column_of: impl Fn(usize) -> usize) ->
         removal_priority: proto
             .removal_priority
             .as_ref()
-            .map(|it| Priority::new(Some(it), &sources)),
+            .map(|priority| Priority::new(Some(priority), &sources)),
     })
 }
 

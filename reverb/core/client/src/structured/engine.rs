@@ -269,7 +269,7 @@ impl PatternEngine {
             first = end;
         }
         let value = self.priority(config, config.priority, &columns)?;
-        let removal = config.removal_priority.map(|it| self.priority(config, it, &columns));
+        let removal = config.removal_priority.map(|rule| self.priority(config, rule, &columns));
         let priority = ItemPriority { value, removal: removal.transpose()? };
         take(&PatternItem { config: i, table: &config.table, priority, columns: &columns })?;
         Ok(true)
@@ -335,8 +335,8 @@ impl Watched {
         let by_condition = conditions.any(|c: &Condition| c.data_column() == Some(column));
         let by_priority = configs.iter().any(|config| {
             let mut priorities = std::iter::once(config.priority).chain(config.removal_priority);
-            priorities.any(|it| {
-                matches!(it, Priority::TdError { node, .. } if config.nodes[node].column == column)
+            priorities.any(|priority| {
+                matches!(priority, Priority::TdError { node, .. } if config.nodes[node].column == column)
             })
         });
         if !by_condition && !by_priority {

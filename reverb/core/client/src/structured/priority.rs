@@ -43,7 +43,9 @@ impl Priority {
 /// `weight * max|e| + (1 - weight) * mean|e|`, for at least one error. If one is NaN, the result is
 /// NaN.
 pub(super) fn td_error(weight: f64, errors: impl IntoIterator<Item = f64>) -> f64 {
-    let (mut max, mut sum, mut count) = (0.0f64, 0.0, 0u32);
+    let mut max = 0.0f64;
+    let mut sum = 0.0;
+    let mut count = 0u32;
     for error in errors {
         let error = error.abs();
         max = max.max(error);

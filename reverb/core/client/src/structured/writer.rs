@@ -54,7 +54,7 @@ impl StructuredWriter {
         Self {
             tables: tables.collect(),
             engine: Mutex::new(PatternEngine::new(configs).with_compression(client.compression())),
-            items: ItemMaker::new(client.session(), None, Matching::ByPlace),
+            items: ItemMaker::new(client.session(), None, Matching::ByPosition),
             queue,
             session: Arc::clone(client.session()),
             last_dropped: Arc::clone(client.last_dropped()),
@@ -110,17 +110,6 @@ impl StructuredWriter {
         self.engine.lock().append(cells, partial_step, &mut |item| self.create(item))
     }
 
-    /// Waits until at most `max_pending` items are unconfirmed. With a `timeout` of zero it does
-    /// not wait.
-    ///
-    /// # Errors
-    ///
-    /// `DeadlineExceeded` with the reason of the wait; the error that ended the insert stream for
-    /// good.
-    pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
-        self.queue.flush(max_pending, timeout).await
-    }
-
     /// Creates the items that the end of the episode completes, waits until all items are
     /// confirmed, and starts a new episode. If that fails or takes longer than `timeout`, the
     /// episode continues.
@@ -144,11 +133,6 @@ impl StructuredWriter {
         if self.queue.check().is_ok() && self.queue.num_pending() > 0 {
             let _ = tokio::time::timeout(SETTLE_TIME, self.queue.flush_unless_blocked()).await;
         }
-    }
-
-    /// Stops at once; unconfirmed items are abandoned.
-    pub fn close(&self) {
-        self.queue.close();
     }
 
     fn create(&self, item: &PatternItem<'_>) -> Result<()> {

@@ -3,7 +3,6 @@
 //! stream for all.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_base::{Error, Result};
@@ -272,7 +271,7 @@ impl BatchedWriter {
     /// Returns the number of items, and whether the task is to be woken.
     fn queue_items(&self, table: &str, new: &[NewItems]) -> Result<(usize, bool)> {
         let histories = self.histories.lock();
-        // All or none: the caller could not tell which items were created before an error.
+        // All or none: the caller could not know which items were created before an error.
         let mut items = Vec::with_capacity(histories.len());
         for new in new {
             self.make_items(&histories, table, new, &mut items)?;
@@ -289,7 +288,8 @@ impl BatchedWriter {
         items: &mut Vec<PendingItem>,
     ) -> Result<()> {
         let NewItems { columns, priorities, removal_priorities, selected, .. } = new;
-        let is_selected = |(i, _): &(usize, &History)| selected.as_ref().is_none_or(|it| it[*i]);
+        let is_selected =
+            |(i, _): &(usize, &History)| selected.as_ref().is_none_or(|chosen| chosen[*i]);
         let selected_histories = histories.iter().enumerate().filter(is_selected);
         let all: SmallVec<[usize; 8]> = (0..columns.len()).collect();
         let distinct =
@@ -334,7 +334,9 @@ impl BatchedWriter {
         for (i, history) in histories.iter().enumerate() {
             if new.selected.as_ref().is_none_or(|selected| selected[i]) {
                 let mut values: SmallVec<[CellValue<'_>; 4]> = SmallVec::new();
-                values.extend(new.constants.iter().map(|it| it.of_row(i, histories.len())));
+                values.extend(
+                    new.constants.iter().map(|constant| constant.of_row(i, histories.len())),
+                );
                 cells[i] = known[i].cells(history, &mut values)?;
             }
         }
@@ -356,27 +358,11 @@ impl BatchedWriter {
             self.queue.blocks_completed();
         }
     }
-
-    /// Waits until at most `max_pending` items are unconfirmed.
-    pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
-        self.queue.flush(max_pending, timeout).await
-    }
-
-    /// Stops at once; unconfirmed items are abandoned.
-    pub fn close(&self) {
-        self.queue.close();
-    }
-
-    /// Like `close`, when the program has deleted the writer: the log counts what is lost.
-    pub fn delete(&self) {
-        self.queue.report_deleted();
-        self.close();
-    }
 }
 
 impl Drop for BatchedWriter {
     fn drop(&mut self) {
-        self.delete();
+        self.queue.delete();
     }
 }
 
@@ -481,10 +467,6 @@ fn collect<'a>(
     constants: &'a [CellRef],
     cells: &mut Vec<Cell<'a>>,
 ) -> bool {
-    if let StepIndex::Constant(at) = column.index {
-        cells.push(constants[at].as_cell());
-        return true;
-    }
     let len = history.num_steps() as i64;
     let absolute = |at: i64| if at < 0 { at + len } else { at };
     let mut push = |step: i64| {
@@ -494,7 +476,10 @@ fn collect<'a>(
         cell.is_some()
     };
     match column.index {
-        StepIndex::Constant(_) => unreachable!("returned above"),
+        StepIndex::Constant(at) => {
+            cells.push(constants[at].as_cell());
+            true
+        }
         StepIndex::At(at) => push(absolute(at)),
         StepIndex::Steps(ref steps) => steps.iter().all(|&at| push(absolute(at))),
         StepIndex::Range { start, stop, step } => {

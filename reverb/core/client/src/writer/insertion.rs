@@ -5,6 +5,7 @@
 //! The caller encodes the steps and sends them in a few large messages, on a stream that stays open
 //! for the next insert. There is no task and no history, unlike in the writers.
 
+use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub(crate) struct IdleStreams {
     /// Streams to the shards of a group.
     to_shards: ShardStreams,
     /// Order of columns in single steps.
-    by_place: ColumnOrders,
+    by_position: ColumnOrders,
     /// Order of columns in batches.
     by_name: ColumnOrders,
 }
@@ -44,7 +45,7 @@ impl Default for IdleStreams {
         Self {
             inserters: Mutex::default(),
             to_shards: ShardStreams::default(),
-            by_place: ColumnOrders::new(Matching::ByPlace),
+            by_position: ColumnOrders::new(Matching::ByPosition),
             by_name: ColumnOrders::new(Matching::ByName),
         }
     }
@@ -130,7 +131,7 @@ impl Insertion {
             session.signatures().await
         });
         let signatures = reported(session, || WaitFor::Answer("ServerInfo"), fetched).await?;
-        let current = inserter.filter(|it| Arc::ptr_eq(&it.signatures, &signatures));
+        let current = inserter.filter(|kept| Arc::ptr_eq(&kept.signatures, &signatures));
         let mut inserter = current.unwrap_or_else(|| Inserter {
             stream: None,
             signatures,
@@ -138,8 +139,10 @@ impl Insertion {
             chunk_maker: ChunkMaker::default(),
         });
         let episode_id = inserter.keys.next_key();
-        let (session, idle) = (Arc::clone(session), Arc::clone(idle));
-        let (num_steps, items) = (0, Vec::new());
+        let session = Arc::clone(session);
+        let idle = Arc::clone(idle);
+        let num_steps = 0;
+        let items = Vec::new();
         Ok(Self { inserter, session, idle, episode_id, num_steps, items, compression })
     }
 
@@ -160,13 +163,16 @@ impl Insertion {
             step.iter().map(|cell| (cell.dtype(), cell.shape())).collect();
         for (table, priority) in items {
             check_priority(table, (*priority).into())?;
-            self.idle.by_place.of(table, names, self.signature(table))?;
-            self.check_step(table, &columns)?;
+            let signature = self.signature(table)?;
+            self.idle.by_position.of(table, names, signature)?;
+            if let Some(signature) = signature {
+                check_steps(signature, table, &columns, 1)?;
+            }
         }
         let range = self.next_step();
         let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
-        let maker = (chunk_maker, self.compression);
-        let trajectory = encode_step(step, keys.next_key(), range, maker)?;
+        let key = keys.next_key();
+        let trajectory = encode_step(step, key, range, chunk_maker, self.compression)?;
         for (table, priority) in items {
             self.push(&Arc::from(table.as_str()), (*priority).into(), trajectory.clone());
         }
@@ -210,13 +216,10 @@ impl Insertion {
             columns.iter().map(|column| (column.dtype(), &column.shape()[1..])).collect();
         let mut tables: Vec<RowsOfTable<'_>> = Vec::with_capacity(items.len());
         for (table, priorities) in items {
-            let order = self.idle.by_name.of(table, names, self.signature(table))?;
-            match &order {
-                None => self.check_step(table, &row)?,
-                Some(order) => {
-                    let row: Vec<(DType, &[usize])> = order.iter().map(|&at| row[at]).collect();
-                    self.check_step(table, &row)?;
-                }
+            let signature = self.signature(table)?;
+            let order = self.idle.by_name.of(table, names, signature)?;
+            if let Some(signature) = signature {
+                check_steps(signature, table, &specs_in_order(&row, order.as_deref()), 1)?;
             }
             tables.push(RowsOfTable { table: table.as_str().into(), priorities, order });
         }
@@ -231,11 +234,7 @@ impl Insertion {
                 continue;
             }
             for RowsOfTable { table, priorities, order } in &tables {
-                let trajectory = match order {
-                    None => trajectory.clone(),
-                    Some(order) => in_order(&trajectory, order)?,
-                };
-                self.push(table, priorities.of(row), trajectory);
+                self.push(table, priorities.of(row), in_order(&trajectory, order.as_deref())?);
             }
         }
         Ok(())
@@ -269,27 +268,19 @@ impl Insertion {
         let mut orders = Vec::with_capacity(items.len());
         for (table, priority) in items {
             check_priority(table, (*priority).into())?;
-            let signature = self.signature(table);
+            let signature = self.signature(table)?;
             let order = self.idle.by_name.of(table, names, signature)?;
-            match (signature, &order) {
-                (None, _) => self.check_step(table, &[])?,
-                (Some(signature), None) => check_sequences(signature, table, &specs)?,
-                (Some(signature), Some(order)) => {
-                    let specs: Vec<(DType, &[usize])> = order.iter().map(|&at| specs[at]).collect();
-                    check_sequences(signature, table, &specs)?;
-                }
+            if let Some(signature) = signature {
+                check_sequences(signature, table, &specs_in_order(&specs, order.as_deref()))?;
             }
             orders.push(order);
         }
         let first = self.next_step();
         let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
-        let maker = (chunk_maker, self.compression);
-        let trajectory = encode_sequence(columns, || keys.next_key(), first, maker)?;
+        let next_key = || keys.next_key();
+        let trajectory = encode_sequence(columns, next_key, first, chunk_maker, self.compression)?;
         for ((table, priority), order) in items.iter().zip(orders) {
-            let trajectory = match &order {
-                None => trajectory.clone(),
-                Some(order) => in_order(&trajectory, order)?,
-            };
+            let trajectory = in_order(&trajectory, order.as_deref())?;
             self.push(&Arc::from(table.as_str()), (*priority).into(), trajectory);
         }
         Ok(())
@@ -341,17 +332,13 @@ impl Insertion {
         Ok(!was_lost && !session.has_several_servers())
     }
 
-    fn check_step(&self, table: &str, columns: &[(DType, &[usize])]) -> Result<()> {
+    /// The signature of a table, if it has one.
+    fn signature(&self, table: &str) -> Result<Option<&Arc<Signature>>> {
         let signatures = &self.inserter.signatures;
         match signatures.get(table) {
-            None => unknown_table(table, &self.session, signatures),
-            Some(None) => Ok(()),
-            Some(Some(signature)) => check_steps(signature, table, columns, 1),
+            None => unknown_table(table, &self.session, signatures).map(|()| None),
+            Some(signature) => Ok(signature.as_ref()),
         }
-    }
-
-    fn signature(&self, table: &str) -> Option<&Arc<Signature>> {
-        self.inserter.signatures.get(table).and_then(Option::as_ref)
     }
 
     fn next_step(&mut self) -> SequenceRange {
@@ -366,10 +353,22 @@ impl Insertion {
     }
 }
 
-/// The same item with its columns in this order.
-fn in_order(trajectory: &Trajectory, order: &[usize]) -> Result<Trajectory> {
+/// The same item with its columns in this order, if given.
+fn in_order(trajectory: &Trajectory, order: Option<&[usize]>) -> Result<Trajectory> {
+    let Some(order) = order else { return Ok(trajectory.clone()) };
     let columns: Vec<u32> = order.iter().map(|&at| at as u32).collect();
     TrajectoryBuilder::new().select(trajectory, &columns)
+}
+
+/// Dtypes and shapes of the columns in this order, if given.
+fn specs_in_order<'a>(
+    specs: &'a [(DType, &'a [usize])],
+    order: Option<&[usize]>,
+) -> Cow<'a, [(DType, &'a [usize])]> {
+    match order {
+        None => Cow::Borrowed(specs),
+        Some(order) => order.iter().map(|&at| specs[at]).collect(),
+    }
 }
 
 impl Inserter {

@@ -75,10 +75,10 @@ impl LegacyWriter {
         };
         Self {
             state: Mutex::new(state),
-            items: ItemMaker::new(client.session(), None, Matching::ByPlace),
+            items: ItemMaker::new(client.session(), None, Matching::ByPosition),
             queue: SendQueue::start(client.session(), 1),
             signatures,
-            orders: ColumnOrders::new(Matching::ByPlace),
+            orders: ColumnOrders::new(Matching::ByPosition),
             encoding: Encoding { delta: options.delta_encoded, compression: client.compression() },
             options,
         }
@@ -131,7 +131,8 @@ impl LegacyWriter {
     }
 
     fn store(&self, cells: &mut [CellValue<'_>], names: &Arc<ColumnNames>) -> Result<bool> {
-        let (options, encoding) = (self.options, self.encoding);
+        let options = self.options;
+        let encoding = self.encoding;
         let mut state = self.state.lock();
         state.check_open()?;
         if let Some(block) = &state.block {
@@ -149,12 +150,13 @@ impl LegacyWriter {
                 cell.check(&column.spec, &i)?;
             }
         }
-        let (step, episode_id) = (state.steps, state.episode_id);
+        let step = state.steps;
+        let episode_id = state.episode_id;
         let mut refs = Vec::with_capacity(cells.len());
         let full = loop {
             let State { block, columns, .. } = &mut *state;
             let block = block.get_or_insert_with(|| {
-                if !columns.as_ref().is_some_and(|it| it.are_of(cells.iter())) {
+                if !columns.as_ref().is_some_and(|known| known.are_of(cells.iter())) {
                     let specs = cells.iter().map(|cell| (Arc::new(cell.spec()), Arc::default()));
                     let new = BlockColumns::new(specs, encoding);
                     *columns = Some(Arc::new(new));

@@ -6,7 +6,6 @@ mod columns;
 mod unwritten;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_base::{Error, Result};
@@ -16,7 +15,7 @@ use tokio::runtime::Handle;
 
 pub(crate) use self::columns::Column;
 use super::capture::cell::CellValue;
-use super::capture::column_orders::{ColumnOrder, ColumnOrders, Matching};
+use super::capture::column_orders::ColumnOrder;
 use super::capture::history::History;
 use super::capture::item::PendingItem;
 use super::capture::signatures::unknown_table;
@@ -197,7 +196,7 @@ impl SequenceWriter {
             Some(labels) => labels[column].clone(),
             None => self.state.lock().columns[column].label.clone(),
         };
-        Column::told(&label).to_owned()
+        Column::shown(&label).to_owned()
     }
 
     /// Number of steps of the current episode, per row.
@@ -258,23 +257,12 @@ impl SequenceWriter {
         Ok(())
     }
 
-    /// Waits until at most `max_pending` items are unconfirmed.
-    pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
-        self.queue.flush(max_pending, timeout).await
-    }
-
-    /// Like `close`, when the program has deleted the writer: the log counts what is lost.
+    /// Closes the writer when the program has deleted it: the log counts what is lost.
     pub fn delete(&self) {
         if !self.queue.is_closed() {
             self.report_unwritten();
-            self.queue.report_deleted();
         }
-        self.close();
-    }
-
-    /// Stops at once; unconfirmed items are abandoned.
-    pub fn close(&self) {
-        self.queue.close();
+        self.queue.delete();
     }
 
     /// Checks a whole step; returns the columns and their orders if it is the first.
@@ -331,10 +319,10 @@ impl SequenceWriter {
 
     /// Order of these columns in each table's signature.
     fn orders(&self, columns: &[Column]) -> Result<Vec<Option<ColumnOrder>>> {
-        let (names, orders) = (columns::names(columns), ColumnOrders::new(Matching::ByName));
-        let of_table = |table: &Arc<str>| {
-            let signature = self.signatures.get(&**table).and_then(Option::as_ref);
-            orders.of(table, &names, signature)
+        let names = columns::names(columns);
+        let of_table = |table: &Arc<str>| match self.signatures.get(&**table) {
+            Some(Some(signature)) => Ok(names.by_name(table, signature)?.map(ColumnOrder::from)),
+            _ => Ok(None),
         };
         self.tables.iter().map(of_table).collect()
     }
@@ -357,7 +345,8 @@ impl SequenceWriter {
     /// Stores a valid step; returns the completed items, and the rows whose episode became too
     /// long.
     fn store(&self, state: &mut State, step: Step<'_>) -> Result<(Vec<PendingItem>, Vec<usize>)> {
-        let (mut items, mut too_long) = (Vec::new(), Vec::new());
+        let mut items = Vec::new();
+        let mut too_long = Vec::new();
         let Step { values, is_last: ends, priorities, removal_priorities, .. } = step;
         let (mut single, batch) = match self.batch_size {
             None => (values, SmallVec::new()),
@@ -469,7 +458,7 @@ impl State {
     fn begin(&mut self, columns: Vec<Column>, orders: Vec<Option<ColumnOrder>>) {
         for row in &mut self.rows {
             for column in &columns {
-                row.history.add_column(Column::told(&column.label), None);
+                row.history.add_column(Column::shown(&column.label), None);
             }
         }
         (self.columns, self.orders) = (columns, orders);

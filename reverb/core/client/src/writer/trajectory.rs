@@ -53,7 +53,8 @@ impl TrajectoryWriter {
 
     /// Cells of values that are in no history, for the next item.
     pub fn constants(&self, values: &mut [CellValue<'_>]) -> Result<SmallVec<[CellRef; 2]>> {
-        self.constants.lock().cells(&self.history.lock(), values)
+        let history = self.history.lock();
+        self.constants.lock().cells(&history, values)
     }
 
     /// The items in flight.
@@ -89,21 +90,10 @@ impl TrajectoryWriter {
         self.queue.episode_ended();
         Ok(())
     }
-
-    /// Like `close`, when the program has deleted the writer: the log counts what is lost.
-    pub fn delete(&self) {
-        self.queue.report_deleted();
-        self.close();
-    }
-
-    /// Stops at once; unconfirmed items are abandoned.
-    pub fn close(&self) {
-        self.queue.close();
-    }
 }
 
 impl Drop for TrajectoryWriter {
     fn drop(&mut self) {
-        self.delete();
+        self.queue.delete();
     }
 }

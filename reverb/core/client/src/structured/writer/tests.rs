@@ -33,7 +33,7 @@ async fn items_of_all_patterns_arrive_in_order() {
     (0..3).for_each(|value| append(&writer, value).unwrap());
     writer.end_episode(true, None).await.unwrap();
     append(&writer, 9).unwrap();
-    writer.flush(0, Some(Duration::ZERO)).await.expect("nothing is pending");
+    writer.queue().flush(0, Some(Duration::ZERO)).await.expect("nothing is pending");
     let pair = |a, b| ("pairs".to_owned(), 1.0, vec![bytes(&[a, b])]);
     assert_eq!(
         *server.stored.lock(),
@@ -50,7 +50,7 @@ async fn flushing_nothing_does_not_touch_the_server() {
         vec![],
     )]);
     append(&writer, 1).unwrap();
-    writer.flush(0, None).await.unwrap();
+    writer.queue().flush(0, None).await.unwrap();
     writer.end_episode(true, None).await.unwrap();
 }
 
@@ -84,7 +84,7 @@ async fn what_the_server_refuses_fails_later_calls() {
         vec![],
     )]);
     append(&writer, 0).unwrap();
-    let error = writer.flush(0, None).await.unwrap_err();
+    let error = writer.queue().flush(0, None).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TableNotFound);
     assert_eq!(append(&writer, 1).unwrap_err().kind(), ErrorKind::TableNotFound);
     let error = writer.end_episode(true, None).await.unwrap_err();
@@ -94,7 +94,7 @@ async fn what_the_server_refuses_fails_later_calls() {
 #[tokio::test]
 async fn a_closed_writer_says_so() {
     let writer = FakeServer::new(true).writer(&[config("t", vec![at(0, -1)], vec![])]);
-    writer.close();
+    writer.queue().close();
     assert_eq!(append(&writer, 0).unwrap_err().kind(), ErrorKind::FailedPrecondition);
     let error = writer.end_episode(true, None).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);

@@ -107,7 +107,8 @@ impl Block {
             len => std::iter::repeat_with(Marks::default).take(len).collect(),
         };
         let state = Mutex::new(State::Open(Buffers::new(columns)));
-        let (columns, closed) = (Arc::clone(columns), OnceLock::new());
+        let columns = Arc::clone(columns);
+        let closed = OnceLock::new();
         let rows_expired_below = AtomicU32::new(0);
         Arc::new(Self { columns, marks, rows_expired_below, episode_id, gated, state, closed })
     }
@@ -254,7 +255,8 @@ impl Block {
                 tensors += 1;
                 self.put_column(&mut data, position, buffers);
             }
-            let (key, range) = (next_key(), self.range(steps));
+            let key = next_key();
+            let range = self.range(steps);
             let mut maker = self.columns.encoders.chunk_maker.lock();
             chunks.push(maker.make_of(key, range, self.columns.encoding.delta, data));
         }
@@ -280,13 +282,11 @@ impl Block {
     fn encode_by_template(&self, rows: &Rows, next_key: &mut dyn FnMut() -> u64) -> Option<Closed> {
         let num_rows = rows.steps.len();
         let mut templates = self.columns.encoders.templates.lock();
-        let BlockTemplate { template, .. } = templates.find(|it| it.num_rows == num_rows)?;
-        let (key, range) = (next_key(), self.range(&rows.steps));
-        let chunk = if template.is_values_alone() && (num_rows == 1 || self.marks.len() == 1) {
-            template.of_values(key, range, rows.cells())
-        } else {
-            template.fill(key, range, |column, out| rows.copy_column(&self.columns, column, out))
-        };
+        let BlockTemplate { template, .. } = templates.find(|known| known.num_rows == num_rows)?;
+        let key = next_key();
+        let range = self.range(&rows.steps);
+        let copy = |column, out: &mut [u8]| rows.copy_column(&self.columns, column, out);
+        let chunk = template.fill(key, range, copy);
         let positions = (0..self.marks.len()).map(|tensor| (0, tensor as u16)).collect();
         Some(Closed { chunks: smallvec![chunk], positions })
     }
@@ -303,7 +303,8 @@ impl Block {
     }
 
     fn range(&self, steps: &[i32]) -> SequenceRange {
-        let (start, end) = (steps[0], steps[steps.len() - 1]);
+        let start = steps[0];
+        let end = steps[steps.len() - 1];
         let sparse = (end - start) as usize + 1 != steps.len();
         SequenceRange { episode_id: self.episode_id, start, end, sparse }
     }
@@ -373,7 +374,7 @@ pub(in crate::writer) struct ClosedRef<'a> {
 
 impl<'a> ClosedRef<'a> {
     /// The chunk of all columns, if there is only one, and the positions of the columns.
-    pub(in crate::writer) fn only_chunk(self) -> Option<(&'a Chunk, &'a TensorPositions)> {
+    pub(super) fn only_chunk(self) -> Option<(&'a Chunk, &'a TensorPositions)> {
         match self.chunks {
             [chunk] => Some((chunk, self.positions)),
             _ => None,

@@ -72,6 +72,14 @@ impl CellValue<'_> {
         CellSpec { dtype: self.dtype(), shape: Shape::from_slice(self.shape()) }
     }
 
+    /// Bytes of the elements.
+    pub(super) fn num_bytes(&self) -> usize {
+        match self {
+            CellValue::Bytes { bytes, .. } => bytes.len(),
+            CellValue::Strings { strings, .. } => strings.iter().map(Vec::len).sum(),
+        }
+    }
+
     /// True if the value has this spec.
     pub(in crate::writer) fn has(&self, spec: &CellSpec) -> bool {
         self.dtype() == spec.dtype && self.shape() == spec.shape.as_slice()

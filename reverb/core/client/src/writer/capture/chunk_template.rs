@@ -15,8 +15,6 @@ pub(super) struct ChunkTemplate {
     layout: ChunkLayout,
     stored: Vec<u8>,
     places: SmallVec<[Range<usize>; 8]>,
-    /// True if the chunk stores nothing but values, one tensor after another.
-    is_values_alone: bool,
 }
 
 impl ChunkTemplate {
@@ -25,22 +23,7 @@ impl ChunkTemplate {
         let layout = ChunkLayout::for_more(chunk)?;
         let places: Option<SmallVec<[Range<usize>; 8]>> =
             (0..num_tensors).map(|tensor| layout.rows(tensor, 0, num_rows)).collect();
-        let (places, stored) = (places?, layout.blank(chunk));
-        let mut end = 0;
-        let follow =
-            places.iter().all(|place| std::mem::replace(&mut end, place.end) == place.start);
-        let is_values_alone = follow && end == stored.len();
-        Some(Self { layout, stored, places, is_values_alone })
-    }
-
-    /// True if the chunk stores nothing but values, one tensor after another.
-    pub(super) fn is_values_alone(&self) -> bool {
-        self.is_values_alone
-    }
-
-    /// A chunk that stores only these values.
-    pub(super) fn of_values(&self, key: u64, range: SequenceRange, values: &[u8]) -> Chunk {
-        self.layout.chunk(key, range, values)
+        Some(Self { stored: layout.blank(chunk), places: places?, layout })
     }
 
     /// A chunk whose tensors are filled by `copy`, which receives their positions.

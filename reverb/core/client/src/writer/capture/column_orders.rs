@@ -27,7 +27,7 @@ pub enum Matching {
     /// Assigns by name if both sides have names; unknown names are an error.
     ByName,
     /// Assigns by position, as in dm-reverb. Different names are logged once for each table.
-    ByPlace,
+    ByPosition,
 }
 
 /// Result of comparing columns with a signature.
@@ -42,7 +42,7 @@ struct Pair {
 struct Known {
     pairs: Vec<Pair>,
     /// Tables with a logged difference of names.
-    told: Vec<Arc<str>>,
+    warned: Vec<Arc<str>>,
 }
 
 impl ColumnOrders {
@@ -73,13 +73,13 @@ impl ColumnOrders {
         }
         let order = match self.matching {
             Matching::ByName => names.by_name(table, signature)?.map(ColumnOrder::from),
-            Matching::ByPlace => {
+            Matching::ByPosition => {
                 names.check_number(table, signature)?;
                 let warning = names.warning(table, signature);
                 if let Some(text) = warning
-                    && !known.told.iter().any(|told| **told == *table)
+                    && !known.warned.iter().any(|warned| **warned == *table)
                 {
-                    known.told.push(table.into());
+                    known.warned.push(table.into());
                     tracing::warn!("{text}");
                 }
                 None
@@ -88,7 +88,8 @@ impl ColumnOrders {
         if known.pairs.len() == MAX_PAIRS {
             known.pairs.clear();
         }
-        let (names, signature) = (Arc::clone(names), Arc::clone(signature));
+        let names = Arc::clone(names);
+        let signature = Arc::clone(signature);
         known.pairs.push(Pair { names, signature, order: order.clone() });
         Ok(order)
     }
@@ -107,29 +108,31 @@ mod tests {
     }
 
     fn signature(labels: &[&str]) -> Arc<Signature> {
-        let spec = |it: &&str| TensorSpec::new(ColumnPath::from_label(it), "", DType::Int32, None);
+        let spec =
+            |label: &&str| TensorSpec::new(ColumnPath::from_label(label), "", DType::Int32, None);
         Arc::new(Signature(labels.iter().map(spec).collect()))
     }
 
     #[test]
     fn names_decide_or_places_do() {
-        let (columns, wanted) = (names(&["b", "a"]), signature(&["a", "b"]));
+        let columns = names(&["b", "a"]);
+        let wanted = signature(&["a", "b"]);
         let by_name = ColumnOrders::new(Matching::ByName);
-        let by_place = ColumnOrders::new(Matching::ByPlace);
+        let by_position = ColumnOrders::new(Matching::ByPosition);
         for _ in 0..2 {
             let order = by_name.of("t", &columns, Some(&wanted)).unwrap();
             assert_eq!(order.as_deref(), Some(&[1, 0][..]));
-            assert_eq!(by_place.of("t", &columns, Some(&wanted)), Ok(None));
+            assert_eq!(by_position.of("t", &columns, Some(&wanted)), Ok(None));
             assert_eq!(by_name.of("t", &columns, None), Ok(None));
             let error = by_name.of("t", &names(&["a", "c"]), Some(&wanted)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::SignatureMismatch);
         }
-        assert_eq!(by_place.known.lock().told.len(), 1);
+        assert_eq!(by_position.known.lock().warned.len(), 1);
     }
 
     #[test]
     fn each_table_has_its_own_order_and_its_own_warning() {
-        let orders = ColumnOrders::new(Matching::ByPlace);
+        let orders = ColumnOrders::new(Matching::ByPosition);
         for table in ["t", "u", "t"] {
             for _ in 0..=MAX_PAIRS {
                 let columns = names(&["x", "y"]);
@@ -137,7 +140,7 @@ mod tests {
             }
         }
         let known = orders.known.lock();
-        assert_eq!(known.told.iter().map(|it| &**it).collect::<Vec<_>>(), ["t", "u"]);
+        assert_eq!(known.warned.iter().map(|table| &**table).collect::<Vec<_>>(), ["t", "u"]);
         assert!(known.pairs.len() <= MAX_PAIRS);
     }
 }

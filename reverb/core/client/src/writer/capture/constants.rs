@@ -46,17 +46,17 @@ impl Constants {
             return Ok(ConstantCells::new());
         }
         let episode_id = history.episode_id();
-        let is_like = |it: &&Latest| {
-            it.episode_id == episode_id
-                && it.values.len() == values.len()
-                && it.values.iter().zip(&*values).all(|(known, value)| is_same(known, value))
+        let is_like = |latest: &&Latest| {
+            latest.episode_id == episode_id
+                && latest.values.len() == values.len()
+                && latest.values.iter().zip(&*values).all(|(known, value)| is_same(known, value))
         };
         if let Some(latest) = self.latest.as_ref().filter(is_like) {
             return Ok(latest.cells.clone());
         }
         let columns =
             values.iter().map(|value| (Arc::new(value.spec()), Arc::default())).collect::<Vec<_>>();
-        let num_bytes: usize = values.iter().map(num_bytes).sum();
+        let num_bytes: usize = values.iter().map(CellValue::num_bytes).sum();
         let block = Block::new(
             &Arc::new(BlockColumns::new(columns, history.encoding())),
             episode_id,
@@ -107,13 +107,6 @@ impl BatchedConstant {
     }
 }
 
-fn num_bytes(value: &CellValue<'_>) -> usize {
-    match value {
-        CellValue::Bytes { bytes, .. } => bytes.len(),
-        CellValue::Strings { strings, .. } => strings.iter().map(Vec::len).sum(),
-    }
-}
-
 fn view(value: &Tensor) -> CellValue<'_> {
     match &value.data {
         TensorData::Strings(strings) => {
@@ -156,8 +149,10 @@ mod tests {
 
     #[test]
     fn equal_constants_of_an_episode_share_a_block() {
-        let (mut history, mut constants) = (History::new(1), Constants::default());
-        let (three, four) = (3i32.to_le_bytes(), 4i32.to_le_bytes());
+        let mut history = History::new(1);
+        let mut constants = Constants::default();
+        let three = 3i32.to_le_bytes();
+        let four = 4i32.to_le_bytes();
         let first = constants.cells(&history, &mut [int(&three), text("a")]).unwrap();
         assert_eq!(value(&first[0]).data, TensorData::Bytes(three.to_vec()));
         assert_eq!(value(&first[1]).data, TensorData::Strings(vec![b"a".to_vec()]));
@@ -176,7 +171,8 @@ mod tests {
 
     #[test]
     fn dtypes_and_shapes_count() {
-        let (history, mut constants) = (History::new(1), Constants::default());
+        let history = History::new(1);
+        let mut constants = Constants::default();
         let bytes = 3i32.to_le_bytes();
         let others = [
             int(&bytes),
@@ -193,14 +189,16 @@ mod tests {
 
     #[test]
     fn large_constants_are_not_compared() {
-        let (history, mut constants) = (History::new(1), Constants::default());
+        let history = History::new(1);
+        let mut constants = Constants::default();
         let bytes = vec![7u8; MAX_SHARED_BYTES + 1];
         let shape = [bytes.len()];
         let mut cells = || {
             let value = CellValue::Bytes { dtype: DType::UInt8, shape: &shape, bytes: &bytes };
             constants.cells(&history, &mut [value]).unwrap()
         };
-        let (one, two) = (cells(), cells());
+        let one = cells();
+        let two = cells();
         assert!(!one[0].block.is_same(&two[0].block));
         assert_eq!(value(&two[0]).data, TensorData::Bytes(bytes.clone()));
     }

@@ -143,7 +143,8 @@ impl History {
     /// The values of a column that items can still refer to, oldest first, with their steps of the
     /// history.
     pub fn cells(&self, column: usize) -> impl ExactSizeIterator<Item = (u64, Cell<'_>)> + Clone {
-        let (rows, own) = (&self.small.rows, &self.columns[column].history);
+        let rows = &self.small.rows;
+        let own = &self.columns[column].history;
         let position = self.position_in_rows(column);
         let len = if position.is_some() { rows.len() } else { own.len() };
         (0..len).map(move |i| match position {
@@ -169,7 +170,8 @@ impl History {
     /// True if both histories have their small columns in rows, with the same columns at the same
     /// positions.
     pub(in crate::writer) fn has_rows_like(&self, other: &Self) -> bool {
-        let (one, two) = (&self.small, &other.small);
+        let one = &self.small;
+        let two = &other.small;
         !one.rows.is_empty()
             && !two.rows.is_empty()
             && match (&one.columns, &two.columns) {
@@ -252,9 +254,10 @@ impl History {
         }
         let limit = self.row_limit();
         let Self { columns, small, .. } = self;
-        let (step, at) = (self.episode_steps as i32, self.history_steps);
+        let step = self.episode_steps as i32;
+        let at = self.history_steps;
         loop {
-            small.open_block(columns, (self.episode_id, self.encoding), None);
+            small.open_block(columns, self.episode_id, self.encoding, None);
             let values = cells.iter().map(|(_, value)| value);
             let appended = small.append_row(columns, values, step, at, limit);
             if appended == Appended::AndOpen {
@@ -280,7 +283,8 @@ impl History {
         other: &Self,
         cells: &[(usize, CellValue<'_>)],
     ) -> Option<&Arc<BlockColumns>> {
-        let (own, others) = (self.small.columns.as_ref()?, other.small.columns.as_ref()?);
+        let own = self.small.columns.as_ref()?;
+        let others = other.small.columns.as_ref()?;
         (self.takes_row(cells) && self.row_limit() == 1 && own.are_encoded_like(others))
             .then_some(own)
     }
@@ -357,7 +361,8 @@ impl History {
         at: u64,
         value: &mut CellValue<'_>,
     ) -> bool {
-        let (episode_id, encoding) = (self.episode_id, self.encoding);
+        let episode_id = self.episode_id;
+        let encoding = self.encoding;
         let like = other.and_then(|other| other.columns[column].own.as_deref());
         let column = &mut self.columns[column];
         let spec = column.spec.as_ref().expect("set before the first cell is stored");
@@ -406,7 +411,7 @@ impl History {
         let Self { columns, small, .. } = self;
         let like = other.and_then(|other| other.small.columns.as_deref());
         loop {
-            small.open_block(columns, (self.episode_id, self.encoding), like);
+            small.open_block(columns, self.episode_id, self.encoding, like);
             match small.append(columns, cells, step, at, limit) {
                 Appended::AndOpen => return,
                 Appended::AndFroze => {

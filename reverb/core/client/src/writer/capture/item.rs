@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pending items: requested items, in terms of cells.
+//!
+//! The face of this room: `send` queues pending items, asks whether they are ready, and encodes
+//! them. It knows blocks only as what keeps chunks in memory.
 
 use std::sync::Arc;
 
@@ -7,10 +10,10 @@ use reverb_base::{Error, Result};
 use reverb_data::{ItemPriority, NewItem};
 
 use super::block::BlockRef;
-use super::cell::{Cell, CellRef};
+use super::cell::CellRef;
 use super::history::History;
 use super::item_encoder::ItemEncoder;
-use super::item_template::{ItemCells, ItemTemplate, KnownTemplates};
+use super::item_template::{ItemCells, ItemTemplate};
 
 /// The cells of one column of an item.
 #[derive(Debug, Clone, Copy)]
@@ -28,13 +31,6 @@ pub(in crate::writer) fn no_steps() -> Error {
     )
 }
 
-fn check_priority(priority: &ItemPriority) -> Result<()> {
-    if priority.is_valid() {
-        return Ok(());
-    }
-    Err(Error::invalid_argument("priority must not be NaN"))
-}
-
 /// An item in a writer's queue. Keeps its blocks in memory.
 #[derive(Debug)]
 pub(crate) struct PendingItem {
@@ -44,47 +40,13 @@ pub(crate) struct PendingItem {
 }
 
 impl PendingItem {
-    /// Checks the columns, each with a flag for squeezed ones, and records their cells. `check`
-    /// runs last.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` for a NaN priority, no columns, an empty column, an expired cell, cells of
-    /// different dtype or shape in one column, or a squeezed column without exactly one cell.
-    /// Errors of `check`.
-    pub(super) fn new<'a, C>(
-        table: Arc<str>,
+    /// The cells of an item, of this template.
+    pub(super) fn new(
         priority: ItemPriority,
-        columns: impl Iterator<Item = (C, bool)> + Clone,
-        check: impl FnOnce(&ItemTemplate) -> Result<()>,
-    ) -> Result<Self>
-    where
-        C: ExactSizeIterator<Item = Cell<'a>> + Clone,
-    {
-        if columns.clone().all(|(cells, _)| cells.len() == 0) {
-            return Err(no_steps());
-        }
-        check_priority(&priority)?;
-        let (template, cells) = ItemTemplate::of(table, columns)?;
-        check(&template)?;
-        Ok(Self { priority, template, cells })
-    }
-
-    /// An item of a known template, if there is one. See `KnownTemplates::find`.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` for a NaN priority.
-    pub(super) fn of_known_template<'a, C>(
-        known: &KnownTemplates,
-        priority: ItemPriority,
-        columns: &(impl Iterator<Item = (usize, C, bool)> + Clone),
-    ) -> Result<Option<Self>>
-    where
-        C: ExactSizeIterator<Item = Cell<'a>>,
-    {
-        check_priority(&priority)?;
-        Ok(known.find(columns).map(|(template, cells)| Self { priority, template, cells }))
+        template: Arc<ItemTemplate>,
+        cells: ItemCells,
+    ) -> Self {
+        Self { priority, template, cells }
     }
 
     /// An item over the whole history of a history, which must have at least one step in every
@@ -106,7 +68,8 @@ impl PendingItem {
     /// An item over the same cells, for another table.
     #[must_use]
     pub(crate) fn for_table(&self, table: Arc<str>) -> Self {
-        let (template, cells) = (self.template.for_table(table), self.cells.clone());
+        let template = self.template.for_table(table);
+        let cells = self.cells.clone();
         Self { priority: self.priority, template, cells }
     }
 
@@ -121,11 +84,6 @@ impl PendingItem {
             }
         }
         sum
-    }
-
-    /// Adds its template to the known ones.
-    pub(super) fn teach(&self, known: &mut KnownTemplates) {
-        known.learn(&self.template, &self.cells);
     }
 
     /// Name of the table.
@@ -165,12 +123,8 @@ impl PendingItem {
         encoder: &mut ItemEncoder,
         next_key: &mut dyn FnMut() -> u64,
     ) -> Result<NewItem> {
-        Ok(NewItem::new(
-            key,
-            Arc::clone(self.template.table()),
-            self.priority,
-            encoder.trajectory(&self.template, &self.cells, next_key)?,
-        ))
+        let trajectory = encoder.trajectory(&self.template, &self.cells, next_key)?;
+        Ok(NewItem::new(key, Arc::clone(self.template.table()), self.priority, trajectory))
     }
 
     /// Blocks of the item, some possibly more than once.

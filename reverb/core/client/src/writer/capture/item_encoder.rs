@@ -19,28 +19,23 @@ pub(in crate::writer) struct ItemEncoder {
     /// Reused for its memory.
     builder: TrajectoryBuilder,
     latest: Option<Encoded>,
-    /// The latest trajectory of several chunks.
-    latest_of_many: Option<EncodedMany>,
 }
 
-/// Columns of an item of one chunk. Items of the same template mostly have them at the same
-/// positions.
+/// Columns of an item whose blocks have one chunk each. Items of the same template mostly have them
+/// at the same positions.
 #[derive(Debug)]
 struct Encoded {
     template: Arc<ItemTemplate>,
     first: u32,
-    positions: TensorPositions,
-    columns: OneChunkColumns,
-}
-
-/// Columns of an item of several blocks with one chunk each.
-#[derive(Debug)]
-struct EncodedMany {
-    template: Arc<ItemTemplate>,
-    first: u32,
     /// Positions in each block.
     positions: SmallVec<[TensorPositions; 2]>,
-    columns: ManyChunkColumns,
+    columns: Columns,
+}
+
+#[derive(Debug)]
+enum Columns {
+    OfOne(OneChunkColumns),
+    OfMany(ManyChunkColumns),
 }
 
 impl ItemEncoder {
@@ -52,69 +47,46 @@ impl ItemEncoder {
         cells: &ItemCells,
         next_key: &mut dyn FnMut() -> u64,
     ) -> Result<Trajectory> {
-        let [block] = &cells.blocks[..] else {
-            return self.trajectory_of_many(template, cells, next_key);
-        };
-        let Some((chunk, positions)) = block.closed(next_key).only_chunk() else {
-            return self.build(template, cells, next_key);
-        };
-        let is_like = |it: &&Encoded| {
-            Arc::ptr_eq(&it.template, template)
-                && it.first == cells.first
-                && it.positions == *positions
-        };
-        if let Some(like) = self.latest.as_ref().filter(is_like) {
-            return Ok(like.columns.of(chunk.clone()));
-        }
-        let trajectory = self.build(template, cells, next_key)?;
-        self.latest = trajectory.one_chunk_columns().map(|columns| {
-            let (template, positions) = (Arc::clone(template), positions.clone());
-            Encoded { template, first: cells.first, positions, columns }
-        });
-        Ok(trajectory)
-    }
-
-    /// Makes a trajectory of several blocks. Two steps mostly have two, because each step is sent
-    /// at once.
-    fn trajectory_of_many(
-        &mut self,
-        template: &Arc<ItemTemplate>,
-        cells: &ItemCells,
-        next_key: &mut dyn FnMut() -> u64,
-    ) -> Result<Trajectory> {
         // An item may have a block twice where another item of the same template has two. The
         // builder then finds its chunk once.
         if !are_few_and_different(&cells.blocks) {
             return self.build(template, cells, next_key);
         }
         let mut positions: SmallVec<[&TensorPositions; 2]> = SmallVec::new();
-        let mut chunks = Vec::with_capacity(cells.blocks.len());
+        let mut chunks: SmallVec<[&Chunk; 2]> = SmallVec::new();
         for block in &cells.blocks {
             let Some((chunk, at)) = block.closed(next_key).only_chunk() else {
                 return self.build(template, cells, next_key);
             };
-            chunks.push(chunk.clone());
+            chunks.push(chunk);
             positions.push(at);
         }
-        let chunks = chunks.into_boxed_slice();
-        let is_like = |it: &&EncodedMany| {
-            Arc::ptr_eq(&it.template, template)
-                && it.first == cells.first
-                && it.positions.iter().eq(positions.iter().copied())
+        let is_like = |latest: &&Encoded| {
+            Arc::ptr_eq(&latest.template, template)
+                && latest.first == cells.first
+                && latest.positions.iter().eq(positions.iter().copied())
         };
-        if let Some(like) = self.latest_of_many.as_ref().filter(is_like) {
-            return Ok(like.columns.of(chunks));
+        match self.latest.as_ref().filter(is_like).map(|latest| &latest.columns) {
+            Some(Columns::OfOne(columns)) => return Ok(columns.of(chunks[0].clone())),
+            Some(Columns::OfMany(columns)) => {
+                let mut own = Vec::with_capacity(chunks.len());
+                own.extend(chunks.into_iter().cloned());
+                return Ok(columns.of(own.into_boxed_slice()));
+            }
+            None => {}
         }
-        let positions = positions.into_iter().cloned().collect();
         let trajectory = self.build(template, cells, next_key)?;
         // The builder has the chunks in the order of their first use, like the blocks of the item.
         let same_order =
-            trajectory.chunks().iter().map(Chunk::key).eq(chunks.iter().map(Chunk::key));
-        self.latest_of_many =
-            trajectory.many_chunk_columns().filter(|_| same_order).map(|columns| {
-                let (template, first) = (Arc::clone(template), cells.first);
-                EncodedMany { template, first, positions, columns }
-            });
+            trajectory.chunks().iter().map(Chunk::key).eq(chunks.iter().map(|chunk| chunk.key()));
+        let of_one = trajectory.one_chunk_columns().map(Columns::OfOne);
+        let columns = of_one.or_else(|| trajectory.many_chunk_columns().map(Columns::OfMany));
+        self.latest = columns.filter(|_| same_order).map(|columns| Encoded {
+            template: Arc::clone(template),
+            first: cells.first,
+            positions: positions.into_iter().cloned().collect(),
+            columns,
+        });
         Ok(trajectory)
     }
 
@@ -126,10 +98,8 @@ impl ItemEncoder {
     ) -> Result<Trajectory> {
         for (slices, squeeze) in template.columns(cells) {
             for slice in slices {
-                let closed = slice.block.closed(next_key);
-                let (chunk, tensor) = closed.chunk_and_tensor(slice.position);
-                let (start, length) = (slice.start as usize, slice.length as usize);
-                self.builder.slice(chunk, tensor, start, length);
+                let (chunk, tensor) = slice.block.closed(next_key).chunk_and_tensor(slice.position);
+                self.builder.slice(chunk, tensor, slice.start as usize, slice.length as usize);
             }
             self.builder.end_column(squeeze);
         }

@@ -4,16 +4,20 @@
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use reverb_base::Result;
+use reverb_base::{Error, Result};
 use reverb_data::column_names::ColumnNames;
 use reverb_data::{DType, ItemPriority};
+use smallvec::SmallVec;
 
 use super::cell::{Cell, CellRef};
 use super::column_orders::{ColumnOrder, ColumnOrders, Matching};
-use super::item::{ColumnRefs, PendingItem};
-use super::item_template::{ItemTemplate, KnownTemplates};
+use super::item::{ColumnRefs, PendingItem, no_steps};
+use super::item_template::ItemTemplate;
 use super::signatures::unknown_table;
 use crate::session::{Session, Signatures};
+
+/// Number of templates that an item is compared with.
+const MAX_TEMPLATES: usize = 8;
 
 /// Makes the items of one writer.
 #[derive(Debug)]
@@ -84,12 +88,25 @@ impl ItemMaker {
     ) -> Result<PendingItem> {
         let cells =
             |column: &ColumnRefs<'a>| (column.cells.iter().map(CellRef::as_cell), column.squeeze);
-        self.of_table(table).make(priority, columns.iter().map(cells))
+        self.of_table(table).make(priority.into(), columns.iter().map(cells))
     }
 
     /// Makes several items of one table.
     pub(crate) fn of_table(&self, table: &str) -> ItemsOfTable<'_> {
-        ItemsOfTable { maker: self, templates: KnownTemplates::new(self.table_name(table)) }
+        ItemsOfTable { maker: self, table: self.table_name(table), templates: SmallVec::new() }
+    }
+
+    /// Checks items of a template against the signature of their table.
+    fn check(&self, template: &ItemTemplate) -> Result<()> {
+        if let Some(columns) = template.one_row_more() {
+            self.warn_of_rows(template.table(), columns);
+        }
+        let Some(signatures) = self.signatures.get() else { return Ok(()) };
+        match signatures.get(&**template.table()) {
+            None => self.unknown_table(template.table(), signatures),
+            Some(Some(signature)) => template.check_signature(signature),
+            Some(None) => Ok(()),
+        }
     }
 
     fn table_name(&self, name: &str) -> Arc<str> {
@@ -129,59 +146,68 @@ impl ItemMaker {
     }
 }
 
-/// Makes items of one table, and remembers their common parts.
+/// Makes items of one table.
+///
+/// Items of one call mostly have a template in common. Templates are made anew for each call,
+/// because two threads that count references to the same one slow each other down.
 pub(crate) struct ItemsOfTable<'a> {
     maker: &'a ItemMaker,
-    templates: KnownTemplates,
+    table: Arc<str>,
+    templates: SmallVec<[Arc<ItemTemplate>; 1]>,
 }
 
 impl ItemsOfTable<'_> {
-    /// Checks an item over these cells of each column, some of them squeezed.
+    /// Makes an item over the cells of these columns, some of them squeezed.
     ///
     /// # Errors
     ///
-    /// Errors of `PendingItem::new`; `TableNotFound`, and `SignatureMismatch` for an item that does
-    /// not fit its table.
+    /// `InvalidArgument` for a NaN priority, no columns, an empty column, an expired cell, cells of
+    /// different dtype or shape in one column, or a squeezed column without exactly one cell;
+    /// `TableNotFound`, and `SignatureMismatch` for an item that does not fit its table.
     pub(crate) fn make<'c, C>(
         &mut self,
-        priority: impl Into<ItemPriority>,
+        priority: ItemPriority,
         columns: impl Iterator<Item = (C, bool)> + Clone,
     ) -> Result<PendingItem>
     where
         C: ExactSizeIterator<Item = Cell<'c>> + Clone,
     {
-        let Self { maker, templates } = self;
-        let check = |template: &ItemTemplate| {
-            if let Some(columns) = template.one_row_more() {
-                maker.warn_of_rows(template.table(), columns);
-            }
-            let Some(signatures) = maker.signatures.get() else { return Ok(()) };
-            match signatures.get(&**template.table()) {
-                None => maker.unknown_table(template.table(), signatures),
-                Some(Some(signature)) => template.check_signature(signature),
-                Some(None) => Ok(()),
-            }
-        };
-        let table = Arc::clone(templates.table());
-        let item = PendingItem::new(table, priority.into(), columns, check)?;
-        item.teach(templates);
-        Ok(item)
+        if columns.clone().all(|(cells, _)| cells.len() == 0) {
+            return Err(no_steps());
+        }
+        check_priority(priority)?;
+        let (template, cells) = ItemTemplate::of(Arc::clone(&self.table), columns)?;
+        self.maker.check(&template)?;
+        if self.templates.len() < MAX_TEMPLATES && cells.are_searched() {
+            self.templates.push(Arc::clone(&template));
+        }
+        Ok(PendingItem::new(priority, template, cells))
     }
 
-    /// Makes an item of a known template; `None` if its template is not known. See
-    /// `KnownTemplates::find`.
+    /// Makes an item of the template of an earlier one, if it has one. See `ItemTemplate::find`.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` for a NaN priority.
     pub(crate) fn make_alike<'c, C>(
         &self,
-        priority: impl Into<ItemPriority>,
+        priority: ItemPriority,
         columns: &(impl Iterator<Item = (usize, C, bool)> + Clone),
     ) -> Result<Option<PendingItem>>
     where
         C: ExactSizeIterator<Item = Cell<'c>>,
     {
-        PendingItem::of_known_template(&self.templates, priority.into(), columns)
+        check_priority(priority)?;
+        Ok(self.templates.iter().find_map(|template| {
+            let cells = template.find(columns.clone())?;
+            Some(PendingItem::new(priority, Arc::clone(template), cells))
+        }))
     }
+}
+
+fn check_priority(priority: ItemPriority) -> Result<()> {
+    if priority.is_valid() {
+        return Ok(());
+    }
+    Err(Error::invalid_argument("priority must not be NaN"))
 }

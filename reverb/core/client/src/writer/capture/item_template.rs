@@ -11,8 +11,6 @@ use smallvec::SmallVec;
 use super::block::BlockRef;
 use super::cell::{Cell, CellSpec};
 
-/// Number of templates that an item is compared with.
-const MAX_TEMPLATES: usize = 8;
 /// Number of an item's blocks up to which they are searched.
 const MAX_SEARCHED_BLOCKS: usize = 256;
 
@@ -32,6 +30,13 @@ pub(super) struct ItemCells {
     pub(super) blocks: SmallVec<[BlockRef; 2]>,
     /// Index of the first cell in the first block.
     pub(super) first: u32,
+}
+
+impl ItemCells {
+    /// True if the blocks are so few that equal ones were found: a template needs that.
+    pub(super) fn are_searched(&self) -> bool {
+        self.blocks.len() <= MAX_SEARCHED_BLOCKS
+    }
 }
 
 /// Cells of one column.
@@ -114,7 +119,14 @@ impl ItemTemplate {
     }
 
     /// The cells of an item, if it is of this template and no cell has expired.
-    fn find<'a, C>(&self, columns: impl Iterator<Item = (usize, C, bool)>) -> Option<ItemCells>
+    ///
+    /// `columns` yields the index of a column in the item, its cells, and a flag for squeezed ones.
+    /// Columns may be left out if their cells are in the same rows as those of a given one, as in
+    /// the template.
+    pub(super) fn find<'a, C>(
+        &self,
+        columns: impl Iterator<Item = (usize, C, bool)>,
+    ) -> Option<ItemCells>
     where
         C: ExactSizeIterator<Item = Cell<'a>>,
     {
@@ -203,52 +215,6 @@ impl ItemTemplate {
     }
 }
 
-/// Templates of the items that are created together in one table. Made anew for each call, because
-/// two threads that count references to the same template slow each other down.
-#[derive(Debug)]
-pub(super) struct KnownTemplates {
-    table: Arc<str>,
-    templates: SmallVec<[Arc<ItemTemplate>; 1]>,
-}
-
-impl KnownTemplates {
-    /// No known templates.
-    pub(super) fn new(table: Arc<str>) -> Self {
-        Self { table, templates: SmallVec::new() }
-    }
-
-    /// Name of the table.
-    pub(super) fn table(&self) -> &Arc<str> {
-        &self.table
-    }
-
-    /// The template of an item and the item's cells, if the template is known and no cell has
-    /// expired.
-    ///
-    /// `columns` yields the index of a column in the item, its cells, and a flag for squeezed ones.
-    /// Columns may be left out if their cells are in the same rows as those of a given one, as in
-    /// all known templates.
-    pub(super) fn find<'a, C>(
-        &self,
-        columns: &(impl Iterator<Item = (usize, C, bool)> + Clone),
-    ) -> Option<(Arc<ItemTemplate>, ItemCells)>
-    where
-        C: ExactSizeIterator<Item = Cell<'a>>,
-    {
-        let find = |template: &Arc<ItemTemplate>| {
-            Some((Arc::clone(template), template.find(columns.clone())?))
-        };
-        self.templates.iter().find_map(find)
-    }
-
-    /// Remembers the template of these cells. Later items must have the same number of columns.
-    pub(super) fn learn(&mut self, template: &Arc<ItemTemplate>, cells: &ItemCells) {
-        if self.templates.len() < MAX_TEMPLATES && cells.blocks.len() <= MAX_SEARCHED_BLOCKS {
-            self.templates.push(Arc::clone(template));
-        }
-    }
-}
-
 impl ItemColumn {
     fn new<'a>(
         index: usize,
@@ -295,7 +261,7 @@ impl ItemColumn {
                 }
                 previous => {
                     let previous = previous.map(|run| run.block);
-                    let block = place_of(cell.block, item, previous);
+                    let block = index_of(cell.block, item, previous);
                     let base = if block == 0 { item.first } else { 0 };
                     runs.push(Run {
                         block,
@@ -306,7 +272,8 @@ impl ItemColumn {
                 }
             }
         }
-        let (spec, cell_bytes) = (Arc::clone(first.spec()), first.spec().num_bytes());
+        let spec = Arc::clone(first.spec());
+        let cell_bytes = first.spec().num_bytes();
         Ok(Self { runs, spec, cell_bytes, num_steps, squeeze })
     }
 
@@ -322,7 +289,7 @@ impl ItemColumn {
 
 /// Position of a block among the blocks of an item; `previous` is that of the column's previous
 /// run. Columns mostly refer to the same blocks in the same order.
-fn place_of(block: &BlockRef, item: &mut ItemCells, previous: Option<u32>) -> u32 {
+fn index_of(block: &BlockRef, item: &mut ItemCells, previous: Option<u32>) -> u32 {
     let blocks = &mut item.blocks;
     let likely = match previous {
         None => 0..1,
@@ -342,18 +309,19 @@ fn is_same(one: &Arc<CellSpec>, other: &Arc<CellSpec>) -> bool {
 }
 
 fn check_same_spec(index: usize, first: Cell<'_>, cell: Cell<'_>) -> Result<()> {
-    let (expected, got) = (first.spec(), cell.spec());
+    let expected = first.spec();
+    let got = cell.spec();
     if is_same(expected, got) {
         return Ok(());
     }
-    let told = format!(
+    let difference = format!(
         " mixes steps of dtype {} and shape {} with steps of dtype {} and shape {}",
         expected.dtype.name(),
         shape_text(&expected.shape),
         got.dtype.name(),
         shape_text(&got.shape),
     );
-    Err(Error::invalid_column("trajectory column ", index, &told))
+    Err(Error::invalid_column("trajectory column ", index, &difference))
 }
 
 fn dims_match(dims: &[Option<usize>], shape: &[usize]) -> bool {

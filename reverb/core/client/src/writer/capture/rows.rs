@@ -57,7 +57,9 @@ impl<'a> RowEncoder<'a> {
         } else {
             let mut payload = Vec::new();
             for column in columns {
-                put_step(&mut payload, &column.row(row, self.num_rows), self.compression);
+                let shape = &column.shape()[1..];
+                let rows = row..row + 1;
+                put_steps(&mut payload, column, shape, self.num_rows, rows, self.compression);
             }
             maker.make_of(key, range, false, payload)
         };
@@ -91,11 +93,12 @@ pub(in crate::writer) fn encode_step(
     step: &[CellValue<'_>],
     key: u64,
     range: SequenceRange,
-    (maker, compression): (&mut ChunkMaker, Compression),
+    maker: &mut ChunkMaker,
+    compression: Compression,
 ) -> Result<Trajectory> {
     let mut payload = Vec::new();
     for cell in step {
-        put_step(&mut payload, cell, compression);
+        put_steps(&mut payload, cell, cell.shape(), 1, 0..1, compression);
     }
     all_columns(&maker.make_of(key, range, false, payload), step.len())
 }
@@ -118,7 +121,8 @@ pub(in crate::writer) fn encode_sequence(
     columns: &[CellValue<'_>],
     mut next_key: impl FnMut() -> u64,
     range: SequenceRange,
-    (maker, compression): (&mut ChunkMaker, Compression),
+    maker: &mut ChunkMaker,
+    compression: Compression,
 ) -> Result<Trajectory> {
     if columns.is_empty() {
         return Err(no_steps());
@@ -132,7 +136,7 @@ pub(in crate::writer) fn encode_sequence(
     let mut shared: Vec<(usize, Vec<usize>)> = Vec::new();
     for (i, column) in columns.iter().enumerate() {
         let num_steps = column.shape()[0];
-        if num_bytes(column) > MAX_SHARED_BYTES {
+        if column.num_bytes() > MAX_SHARED_BYTES {
             continue;
         }
         match shared.iter_mut().find(|(length, _)| *length == num_steps) {
@@ -145,7 +149,8 @@ pub(in crate::writer) fn encode_sequence(
     for (num_steps, members) in shared {
         let mut payload = Vec::new();
         for &i in &members {
-            put_rows(&mut payload, &columns[i], 0..num_steps, compression);
+            let shape = &columns[i].shape()[1..];
+            put_steps(&mut payload, &columns[i], shape, num_steps, 0..num_steps, compression);
         }
         let chunk = make(0, num_steps, payload);
         for (tensor, i) in members.into_iter().enumerate() {
@@ -158,7 +163,7 @@ pub(in crate::writer) fn encode_sequence(
         if let Some((chunk, tensor)) = place {
             builder.slice(&chunk, tensor, 0, num_steps);
         } else {
-            let step_bytes = (num_bytes(column) / num_steps).max(1);
+            let step_bytes = (column.num_bytes() / num_steps).max(1);
             let chunk_bytes =
                 (MAX_CHUNK_STEPS * step_bytes).clamp(MAX_SHARED_BYTES, MAX_CHUNK_BYTES);
             let steps_per_chunk = (chunk_bytes / step_bytes).max(1);
@@ -166,7 +171,15 @@ pub(in crate::writer) fn encode_sequence(
             while first < num_steps {
                 let count = steps_per_chunk.min(num_steps - first);
                 let mut payload = Vec::new();
-                put_rows(&mut payload, column, first..first + count, compression);
+                let steps = first..first + count;
+                put_steps(
+                    &mut payload,
+                    column,
+                    &column.shape()[1..],
+                    num_steps,
+                    steps,
+                    compression,
+                );
                 builder.slice(&make(first, count, payload), 0, 0, count);
                 first += count;
             }
@@ -176,23 +189,16 @@ pub(in crate::writer) fn encode_sequence(
     builder.finish()
 }
 
-fn num_bytes(column: &CellValue<'_>) -> usize {
-    match column {
-        CellValue::Bytes { bytes, .. } => bytes.len(),
-        CellValue::Strings { strings, .. } => strings.iter().map(Vec::len).sum(),
-    }
-}
-
-/// Appends some steps of a column `[T, ...]`.
-fn put_rows(
+/// Appends some of the `num_steps` steps of a column, each of this shape.
+fn put_steps(
     payload: &mut Vec<u8>,
     column: &CellValue<'_>,
+    step_shape: &[usize],
+    num_steps: usize,
     steps: Range<usize>,
     compression: Compression,
 ) {
-    let num_steps = column.shape()[0];
-    let shape: Shape =
-        std::iter::once(steps.len()).chain(column.shape()[1..].iter().copied()).collect();
+    let shape: Shape = std::iter::once(steps.len()).chain(step_shape.iter().copied()).collect();
     match column {
         CellValue::Bytes { dtype, bytes, .. } => {
             let size = bytes.len() / num_steps;
@@ -203,16 +209,6 @@ fn put_rows(
             let size = strings.len() / num_steps;
             put_string_tensor(payload, &shape, &strings[steps.start * size..steps.end * size]);
         }
-    }
-}
-
-fn put_step(payload: &mut Vec<u8>, cell: &CellValue<'_>, compression: Compression) {
-    let shape: Shape = std::iter::once(1).chain(cell.shape().iter().copied()).collect();
-    match cell {
-        CellValue::Bytes { dtype, bytes, .. } => {
-            put_tensor(payload, *dtype, &shape, bytes, Encoding { delta: false, compression });
-        }
-        CellValue::Strings { strings, .. } => put_string_tensor(payload, &shape, strings),
     }
 }
 
@@ -271,7 +267,7 @@ mod tests {
                 let encoded = encoder.encode(row, 7, range, &mut maker).unwrap();
                 let step: Vec<CellValue<'_>> =
                     columns.iter().map(|column| column.row(row, num_rows)).collect();
-                let alone = encode_step(&step, 7, range, (&mut ChunkMaker::default(), compression)).unwrap();
+                let alone = encode_step(&step, 7, range, &mut ChunkMaker::default(), compression).unwrap();
                 prop_assert_eq!(encoded.chunks()[0].payload(), alone.chunks()[0].payload());
                 prop_assert_eq!(encoded.stored_columns(), alone.stored_columns());
                 let decoded = encoded.decode().unwrap();
@@ -306,10 +302,11 @@ mod tests {
             if num_strings > 0 {
                 values.push(CellValue::Strings { shape: &shape, strings: strings.clone() });
             }
-            let (mut keys, mut maker) = (0, ChunkMaker::default());
+            let mut keys = 0;
+            let mut maker = ChunkMaker::default();
             let next_key = || { keys += 1; keys };
             let range = SequenceRange { episode_id: 3, start: 5, end: 5, sparse: false };
-            let sequence = encode_sequence(&values, next_key, range, (&mut maker, compression)).unwrap();
+            let sequence = encode_sequence(&values, next_key, range, &mut maker, compression).unwrap();
             let decoded = sequence.decode().unwrap();
             for (i, shape) in shapes.iter().enumerate() {
                 prop_assert_eq!(decoded[i].shape.as_slice(), shape);
@@ -343,11 +340,12 @@ mod tests {
             keys
         };
         let range = SequenceRange::default();
-        let (maker, auto) = (&mut ChunkMaker::default(), Compression::Auto);
-        let sequence = encode_sequence(&columns, next_key, range, (&mut *maker, auto)).unwrap();
+        let maker = &mut ChunkMaker::default();
+        let auto = Compression::Auto;
+        let sequence = encode_sequence(&columns, next_key, range, maker, auto).unwrap();
         let tensors: Vec<usize> = sequence.chunks().iter().map(Chunk::num_tensors).collect();
         assert_eq!(tensors, [2, 1, 1]);
-        let none = encode_sequence(&[], || 1, range, (maker, auto)).unwrap_err();
+        let none = encode_sequence(&[], || 1, range, maker, auto).unwrap_err();
         assert_eq!(none.kind(), reverb_base::ErrorKind::InvalidArgument);
     }
 }

@@ -42,7 +42,7 @@ pub(in crate::writer) fn check_steps(
 fn describes_items(want: &TensorSpec, item: &[usize]) -> bool {
     want.shape.as_ref().is_some_and(|dims| {
         dims.len() == item.len()
-            && dims.first().is_some_and(|dim| dim.is_none_or(|it| it == item[0]))
+            && dims.first().is_some_and(|dim| dim.is_none_or(|size| size == item[0]))
     })
 }
 

@@ -54,7 +54,8 @@ impl Pace {
     /// Counts items that the server took.
     pub(super) fn count(&mut self, items: usize, gathering: Gathering, now: Instant) {
         let (began, before) = self.span.unwrap_or((now, 0));
-        let (items, lasted) = (before + items, now - began);
+        let items = before + items;
+        let lasted = now - began;
         if lasted < gathering.time {
             self.span = Some((began, items));
             return;
@@ -85,7 +86,8 @@ mod tests {
 
     #[test]
     fn only_a_pace_that_ends_a_gathering_is_fast() {
-        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        let mut pace = Pace::default();
+        let mut now = Instant::now();
         let micros = Duration::from_micros;
         assert!(!is_fast_after(&mut pace, &mut now, 50, micros(4)));
         assert!(is_fast_after(&mut pace, &mut now, 500, micros(4)));

@@ -3,12 +3,8 @@
 
 use std::collections::VecDeque;
 
-use hashbrown::HashMap;
 use reverb_data::NewItem;
 
-/// A server may confirm the items of its tables in turn, so the next item is searched over this
-/// many.
-const MAX_SKIPPED: usize = 8;
 /// Number of free slots at which they are removed.
 const MAX_FREE_SLOTS: usize = 64;
 
@@ -22,9 +18,8 @@ pub(super) struct Sent {
 
 /// The items in flight, in the order of sending.
 ///
-/// A table confirms its items in that order, so the next one is nearly always beside the last one.
-/// After a miss, items are numbered and looked up by key, until as many were found without the
-/// lookup.
+/// A table confirms its items in that order, so the next one is searched from the last one on, and
+/// found after as many items as tables that wait have between the two.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
     /// Slots of confirmed items in between are free.
@@ -33,12 +28,6 @@ pub(super) struct InFlight {
     len: usize,
     /// Slot after the last confirmed item.
     next: usize,
-    /// Number of the first slot.
-    first: u64,
-    /// Slot numbers of the items by key, while confirmations come out of order; else `None`.
-    numbers: Option<HashMap<u64, u64>>,
-    /// Consecutive confirmations found without a lookup by key.
-    hits: usize,
 }
 
 impl InFlight {
@@ -64,9 +53,6 @@ impl InFlight {
 
     /// Adds an item that was sent after all others.
     pub(super) fn push(&mut self, item: NewItem, bytes: usize) {
-        if let Some(numbers) = &mut self.numbers {
-            numbers.insert(item.key, self.first + self.slots.len() as u64);
-        }
         self.slots.push_back(Some(Sent { item, bytes }));
         self.len += 1;
     }
@@ -83,15 +69,11 @@ impl InFlight {
         if self.is_empty() {
             // Keeps the memory of the slots.
             self.slots.clear();
-            (self.next, self.numbers) = (0, None);
+            self.next = 0;
             return sent;
-        }
-        if let Some(numbers) = &mut self.numbers {
-            numbers.remove(&key);
         }
         while let Some(None) = self.slots.front() {
             self.slots.pop_front();
-            self.first += 1;
             self.next = self.next.saturating_sub(1);
         }
         if self.slots.len() > 2 * self.len + MAX_FREE_SLOTS {
@@ -100,39 +82,17 @@ impl InFlight {
         sent
     }
 
-    fn find(&mut self, key: u64) -> Option<usize> {
-        let is_it = |slot: &Option<Sent>| slot.as_ref().is_some_and(|sent| sent.item.key == key);
-        let likely = self.slots.range(self.next.min(self.slots.len())..).take(MAX_SKIPPED);
-        if let Some(skipped) = likely.into_iter().position(is_it) {
-            self.hits += 1;
-            if self.hits > self.slots.len() {
-                self.numbers = None;
-            }
-            return Some(self.next + skipped);
-        }
-        self.hits = 0;
-        if self.numbers.is_none() {
-            self.number();
-        }
-        let number = *self.numbers.as_ref()?.get(&key)?;
-        Some((number - self.first) as usize)
-    }
-
-    fn number(&mut self) {
-        let slots = (self.first..).zip(&self.slots);
-        let number = |(number, slot): (u64, &Option<Sent>)| {
-            slot.as_ref().map(|sent| (sent.item.key, number))
-        };
-        self.numbers = Some(slots.filter_map(number).collect());
+    fn find(&self, key: u64) -> Option<usize> {
+        let has_key = |slot: &Option<Sent>| slot.as_ref().is_some_and(|sent| sent.item.key == key);
+        let next = self.next.min(self.slots.len());
+        let skipped = self.slots.range(next..).position(has_key);
+        skipped.map(|skipped| next + skipped).or_else(|| self.slots.range(..next).position(has_key))
     }
 
     /// Removes the free slots.
     fn remove_free(&mut self) {
         self.next = self.slots.range(..self.next).flatten().count();
         self.slots.retain(Option::is_some);
-        if self.numbers.is_some() {
-            self.number();
-        }
     }
 }
 
@@ -151,7 +111,8 @@ mod tests {
             steps in prop::collection::vec((0usize..40, 0usize..40, any::<prop::sample::Index>()), 1..40),
             in_order in any::<bool>(),
         ) {
-            let (mut in_flight, mut model) = (InFlight::default(), Vec::new());
+            let mut in_flight = InFlight::default();
+            let mut model = Vec::new();
             let mut keys = 0..;
             for (sent, confirmed, start) in steps {
                 for key in keys.by_ref().take(sent) {
@@ -190,12 +151,11 @@ mod tests {
             sent
         };
         let waiting = send(&mut in_flight, 10);
-        for round in 0..1000 {
+        for _ in 0..1000 {
             for key in send(&mut in_flight, 10) {
                 in_flight.confirm(key).unwrap();
             }
             assert!(in_flight.slots.len() < 100);
-            assert!(round < 10 || in_flight.numbers.is_none());
         }
         let left: Vec<u64> = in_flight.iter().map(|sent| sent.item.key).collect();
         assert_eq!(left, waiting);

@@ -41,7 +41,8 @@ impl Message {
     /// Empties the message; returns the number of items that were taken out, with their bytes, and
     /// gives the others to `leave`, each with its bytes.
     pub(super) fn settle(&mut self, mut leave: impl FnMut(NewItem, usize)) -> (usize, usize) {
-        let (mut taken, mut taken_bytes) = (0, 0);
+        let mut taken = 0;
+        let mut taken_bytes = 0;
         let mut left = self.items.drain(..).peekable();
         for (key, bytes) in self.sizes.drain(..) {
             if let Some(item) = left.next_if(|item| item.key == key) {

@@ -37,12 +37,13 @@ impl SendQueue {
         );
     }
 
-    /// Like `report_unconfirmed`, for a writer that is dropped.
-    pub(crate) fn report_deleted(&self) {
+    /// Closes the queue of a writer that the program has deleted; the log counts what is lost.
+    pub fn delete(&self) {
         self.report_unconfirmed(
             "it was deleted without a flush, which abandons them. Flush it, or use it in a with \
              block.",
         );
+        self.close();
     }
 
     /// Text about what a flush is waiting for, with the state of the rate limiters if the server

@@ -234,7 +234,7 @@ impl SendQueue {
     }
 
     /// Stops at once; unconfirmed items are abandoned.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         let (queue, in_flight);
         {
             let mut state = self.state.lock();

@@ -154,8 +154,10 @@ impl SendTask<'_> {
             queue.gather().await;
             let mut bytes = 0;
             while self.message.items.len() < MESSAGE_ITEMS && bytes < MESSAGE_BYTES {
-                let room = (MESSAGE_ITEMS - self.message.items.len(), MESSAGE_BYTES - bytes);
-                let Some(added) = self.add_items(queue, room)? else { break };
+                let max_items = MESSAGE_ITEMS - self.message.items.len();
+                let Some(added) = self.add_items(queue, max_items, MESSAGE_BYTES - bytes)? else {
+                    break;
+                };
                 bytes += added;
             }
             if self.message.items.is_empty() {
@@ -182,7 +184,7 @@ impl SendTask<'_> {
         let has_ended_episode = queue.has_ended_episode.swap(false, Ordering::Relaxed);
         let has_better_shard = |index: i32, tables: &[Arc<str>]| {
             let transport = self.session.transport();
-            let group = transport.as_ref().ok().and_then(|it| it.insert_group());
+            let group = transport.as_ref().ok().and_then(|transport| transport.insert_group());
             group.is_some_and(|group| group.has_better_shard(index, tables))
         };
         let streamed = &self.streamed;
@@ -203,7 +205,8 @@ impl SendTask<'_> {
     fn add_items(
         &mut self,
         queue: &SendQueue,
-        (max_items, max_bytes): (usize, usize),
+        max_items: usize,
+        max_bytes: usize,
     ) -> Result<Option<usize>> {
         let mut taken: SmallVec<[(PendingItem, usize); TAKEN_TOGETHER]> = SmallVec::new();
         let num_waiting = {

@@ -91,7 +91,9 @@ mod tests {
     fn it_ends_between_chunks_when_there_is_a_better_place() {
         let mut lease = lease();
         let at = |seconds: u32| lease_at(&lease, seconds);
-        let (early, now, later) = (at(0), at(1), at(2));
+        let early = at(0);
+        let now = at(1);
+        let later = at(2);
         assert!(!lease.ends(early, true, |_, _| true, || false), "it looks once a second");
         assert!(!lease.ends(now, false, |_, _| true, || true), "a chunk would be cut");
         assert!(lease.ends(now, false, |_, _| unreachable!(), || false));
@@ -110,7 +112,8 @@ mod tests {
     #[test]
     fn it_ends_with_an_episode_after_a_minute() {
         let mut lease = lease();
-        let (minute, before) = (lease_at(&lease, 60), lease_at(&lease, 59));
+        let minute = lease_at(&lease, 60);
+        let before = lease_at(&lease, 59);
         assert!(!lease.ends(before, true, |_, _| false, || false));
         assert!(!lease.ends(minute, false, |_, _| false, || false));
         assert!(lease.ends(minute, true, |_, _| false, || false));

@@ -22,7 +22,7 @@ pub struct Column {
 
 impl Column {
     /// Name of a column with this label in error texts.
-    pub(super) fn told(label: &str) -> &str {
+    pub(super) fn shown(label: &str) -> &str {
         if label.is_empty() { "step" } else { label }
     }
 }
@@ -71,7 +71,7 @@ pub(super) fn check(
             return Err(Error::signature_mismatch(format!(
                 "Every step must be like the first: column {} must have dtype {} and shape {}, got dtype {} and \
                  shape {}. Nothing was appended; convert the value and append the step again.",
-                Column::told(label),
+                Column::shown(label),
                 spec.dtype.name(),
                 value_shape_text(&spec.shape, batch_size),
                 value.dtype().name(),
@@ -125,9 +125,9 @@ fn check_labels(columns: &[Column], labels: &[String]) -> Result<()> {
     let missing = columns.iter().find(|column| !labels.contains(&column.label));
     let surplus = labels.iter().find(|label| columns.iter().all(|column| column.label != **label));
     let problem = match (missing, surplus) {
-        (Some(missing), _) => format!("column {} is missing", Column::told(&missing.label)),
+        (Some(missing), _) => format!("column {} is missing", Column::shown(&missing.label)),
         (None, Some(surplus)) => {
-            format!("the first step had no column {}", Column::told(surplus))
+            format!("the first step had no column {}", Column::shown(surplus))
         }
         (None, None) => "it has the same columns in another order".to_owned(),
     };
@@ -149,7 +149,7 @@ fn row_shape<'v>(
         _ => Err(Error::invalid_argument(format!(
             "Column {} must have shape [batch_size, ...] with batch_size = {batch_size}, got shape {}. Nothing \
              was appended.",
-            Column::told(label),
+            Column::shown(label),
             shape_text(value.shape()),
         ))),
     }

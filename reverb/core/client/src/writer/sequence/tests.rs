@@ -36,7 +36,8 @@ fn writer(server: &FakeServer, item_steps: ItemSteps, batch_size: Option<usize>)
 fn append(writer: &SequenceWriter, rows: &[i32], is_last: PerRow<'_, bool>) -> Result<usize> {
     let labels = LABELS.map(str::to_owned);
     let negative: Vec<i32> = rows.iter().map(|x| -x).collect();
-    let (x, reward) = (bytes(rows), bytes(&negative));
+    let x = bytes(rows);
+    let reward = bytes(&negative);
     let (x_shape, reward_shape): (&[usize], &[usize]) = match writer.batch_size() {
         None => (&[1], &[]),
         Some(_) => (&[rows.len(), 1], &[rows.len()]),
@@ -68,7 +69,7 @@ async fn windows_begin_at_their_length_and_go_on_by_their_stride() {
     let writer = writer(&server, sliding(3, 2), None);
     let created: Vec<usize> = (0..8).map(|x| append(&writer, &[x], GOES_ON).unwrap()).collect();
     assert_eq!(created, [0, 0, 1, 0, 1, 0, 1, 0]);
-    writer.flush(0, None).await.unwrap();
+    writer.queue().flush(0, None).await.unwrap();
     assert_eq!(*server.stored.lock(), [item(&[0, 1, 2]), item(&[2, 3, 4]), item(&[4, 5, 6])]);
 }
 
@@ -81,7 +82,7 @@ async fn rows_have_episodes_of_their_own() {
     assert_eq!(writer.episode_steps(), [0, 2]);
     append(&writer, &[2, 102], GOES_ON).unwrap();
     append(&writer, &[3, 103], GOES_ON).unwrap();
-    writer.flush(0, None).await.unwrap();
+    writer.queue().flush(0, None).await.unwrap();
     let expected = [[0, 1], [100, 101], [101, 102], [2, 3], [102, 103]];
     assert_eq!(*server.stored.lock(), expected.map(|values| item(&values)));
 }
@@ -93,7 +94,7 @@ async fn episodes_are_written_whole_when_they_end() {
     append(&writer, &[0, 100], PerRow::Each(&[false, true])).unwrap();
     append(&writer, &[1, 101], GOES_ON).unwrap();
     append(&writer, &[2, 102], PerRow::All(true)).unwrap();
-    writer.flush(0, None).await.unwrap();
+    writer.queue().flush(0, None).await.unwrap();
     let expected = [item(&[100]), item(&[0, 1, 2]), item(&[101, 102])];
     assert_eq!(*server.stored.lock(), expected, "the longest one has just the length allowed");
 }
@@ -112,7 +113,7 @@ async fn a_long_episode_is_an_error_once_and_then_ignored_to_its_end() {
     assert_eq!(writer.episode_steps(), [3, 1]);
     assert_eq!(append(&writer, &[3, 103], PerRow::All(true)).unwrap(), 1);
     assert_eq!(append(&writer, &[4, 104], PerRow::All(true)).unwrap(), 2);
-    writer.flush(0, None).await.unwrap();
+    writer.queue().flush(0, None).await.unwrap();
     let expected = [item(&[100, 101]), item(&[102, 103]), item(&[4]), item(&[104])];
     assert_eq!(*server.stored.lock(), expected, "the other row missed nothing");
     assert_eq!(writer.num_dropped_episodes(), 1);
@@ -125,7 +126,7 @@ async fn long_episodes_are_dropped_if_that_was_asked_for() {
     assert_eq!(append(&writer, &[0], GOES_ON).unwrap(), 0);
     assert_eq!(append(&writer, &[1], PerRow::All(true)).unwrap(), 0, "too long with its last step");
     assert_eq!(append(&writer, &[2], PerRow::All(true)).unwrap(), 1);
-    writer.flush(0, None).await.unwrap();
+    writer.queue().flush(0, None).await.unwrap();
     assert_eq!(*server.stored.lock(), [item(&[2])]);
     assert_eq!(writer.num_dropped_episodes(), 1);
 }
@@ -169,7 +170,7 @@ async fn a_step_that_does_not_fit_changes_nothing() {
     assert!(error.message().contains("the same columns in another order"));
     assert_eq!(writer.episode_steps(), [1, 1]);
     append(&writer, &[1, 101], GOES_ON).unwrap();
-    writer.flush(0, None).await.unwrap();
+    writer.queue().flush(0, None).await.unwrap();
     assert_eq!(*server.stored.lock(), [item(&[0, 1]), item(&[100, 101])]);
 }
 
@@ -206,7 +207,7 @@ async fn the_length_of_an_episode_is_compared_when_it_ends() {
     assert!(error.message().starts_with("An episode of 1 step(s) does not fit. Nothing was"));
     append(&writer, &[0], GOES_ON).unwrap();
     append(&writer, &[1], PerRow::All(true)).unwrap();
-    writer.flush(0, None).await.unwrap();
+    writer.queue().flush(0, None).await.unwrap();
     assert_eq!(*server.stored.lock(), [item(&[0, 1])]);
 }
 
@@ -217,7 +218,7 @@ async fn forgotten_episodes_leave_no_item() {
     append(&writer, &[0, 100], GOES_ON).unwrap();
     writer.end_episode(PerRow::Each(&[true, false])).unwrap();
     append(&writer, &[1, 101], GOES_ON).unwrap();
-    writer.flush(0, None).await.unwrap();
+    writer.queue().flush(0, None).await.unwrap();
     assert_eq!(*server.stored.lock(), [item(&[100, 101])]);
     assert!(writer.end_episode(PerRow::Each(&[true])).is_err());
 }
@@ -229,7 +230,7 @@ async fn unknown_tables_and_closed_writers_say_so() {
     assert_eq!(error.kind(), ErrorKind::TableNotFound);
     assert!(error.message().contains("'t'") && error.message().contains("Its tables are: a."));
     let closed = writer(&server, sliding(2, 1), None);
-    closed.close();
+    closed.queue().close();
     let error = append(&closed, &[0], GOES_ON).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
     assert_eq!(closed.end_episode(PerRow::All(true)).unwrap_err().kind(), error.kind());
@@ -243,7 +244,7 @@ async fn every_item_goes_to_every_table() {
     let signatures = Arc::new(FakeServer::tables(&["a", "b"]));
     let writer = SequenceWriter::new(&server.client(), options, signatures).unwrap();
     assert_eq!(append(&writer, &[0, 100], GOES_ON).unwrap(), 4);
-    writer.flush(0, None).await.unwrap();
+    writer.queue().flush(0, None).await.unwrap();
     let to = |table: &str, values: &[i32]| (table.to_owned(), 2.5, item(values).2);
     let expected = [to("a", &[0]), to("b", &[0]), to("a", &[100]), to("b", &[100])];
     assert_eq!(*server.stored.lock(), expected);

@@ -63,3 +63,15 @@ async fn a_refusal_comes_after_what_was_sampled_and_is_the_end() {
     settle().await;
     assert_eq!(server.requests(), asked);
 }
+
+#[test]
+fn whole_batches_are_requested() {
+    let first = Stacking::new(4);
+    let counts = |next, wanted: &[usize]| -> Vec<Option<usize>> {
+        wanted.iter().map(|&wanted| whole_batches(next, wanted)).collect()
+    };
+    assert_eq!(counts(first, &[3, 4, 11]), [None, Some(4), Some(8)]);
+    // A stream, or the items, may end within a batch.
+    assert_eq!(counts(first.after(11), &[0, 1, 6]), [None, Some(1), Some(5)]);
+    assert_eq!(counts(first.after(12).before(2), &[9]), [Some(6)]);
+}

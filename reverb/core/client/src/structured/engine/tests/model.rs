@@ -150,7 +150,9 @@ proptest! {
             let mut conditions = vec![steps_since_applied(every), step_index_modulo(modulo, 0)];
             conditions.extend(at_end.then(is_end_episode));
             protos.push(config("t", nodes.clone(), conditions));
-            let (since, counted, applied) = (0, false, false);
+            let since = 0;
+            let counted = false;
+            let applied = false;
             model.rules.push(ModelRule { nodes, every, at_end, modulo, since, counted, applied });
         }
         let mut bench = Bench::new(&protos);

@@ -143,7 +143,8 @@ fn the_number_of_leaves_is_that_of_the_first_step() {
 fn a_refused_step_changes_nothing() {
     let mut bench = Bench::new(&[config("t", vec![last(3, -2), at(5, -1)], vec![])]);
     bench.engine.set_paths((0..6).map(|i| format!("('leaf', {i})")).collect());
-    let (one, two) = (1i32.to_le_bytes(), 2i32.to_le_bytes());
+    let one = 1i32.to_le_bytes();
+    let two = 2i32.to_le_bytes();
     let step = |a, b| vec![None, None, None, Some(a), None, Some(b)];
     bench.cells(step(int32(&one), int32(&one)), false).unwrap();
     let wrong = |dtype, shape, bytes| CellValue::Bytes { dtype, shape, bytes };

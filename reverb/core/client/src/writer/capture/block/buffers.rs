@@ -209,7 +209,8 @@ impl Rows {
             return Err(self);
         }
         let mut head = Vec::with_capacity(self.room);
-        let (spec, size) = (&columns.as_slice()[0].spec, self.cells().len());
+        let spec = &columns.as_slice()[0].spec;
+        let size = self.cells().len();
         put_raw_tensor_head(&mut head, spec.dtype, &spec.shape_of_rows(self.steps.len()), size);
         let Some(start) = self.room.checked_sub(head.len()) else { return Err(self) };
         self.bytes[start..self.room].copy_from_slice(&head);

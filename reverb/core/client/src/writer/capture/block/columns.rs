@@ -127,13 +127,16 @@ impl BlockColumns {
         mut cells: impl ExactSizeIterator<Item = &'v CellValue<'v>>,
     ) -> bool {
         cells.len() == self.columns.len()
-            && self.columns.iter().all(|it| cells.next().is_some_and(|cell| cell.has(&it.spec)))
+            && self
+                .columns
+                .iter()
+                .all(|column| cells.next().is_some_and(|cell| cell.has(&column.spec)))
     }
 
     /// True if items refer to all columns, or to none.
     pub(super) fn are_referenced_alike(&self) -> bool {
         let mut referenced = self.columns.iter().map(BlockColumn::is_referenced);
-        referenced.next().is_none_or(|first| referenced.all(|it| it == first))
+        referenced.next().is_none_or(|first| referenced.all(|other| other == first))
     }
 
     /// Columns by position.
@@ -159,7 +162,8 @@ impl BlockColumns {
     /// True if this many rows are always stored without compression.
     pub(super) fn are_stored_raw(&self, num_rows: usize) -> bool {
         let Encoding { delta, compression } = self.encoding;
-        let is_raw = |it: &BlockColumn| compression.leaves_raw(it.spec.num_bytes() * num_rows);
+        let is_raw =
+            |column: &BlockColumn| compression.leaves_raw(column.spec.num_bytes() * num_rows);
         !delta && self.columns.iter().all(is_raw)
     }
 }

@@ -88,7 +88,8 @@ impl StepBlock {
 
     /// Records that a cell is queued; returns false if it was before.
     pub(super) fn mark_queued(&self, row: usize, position: usize) -> bool {
-        let (queued, bit) = (&self.rows[row].queued, 1 << position);
+        let queued = &self.rows[row].queued;
+        let bit = 1 << position;
         let before = queued.load(Ordering::Relaxed);
         // Callers hold the lock of the histories; an atomic addition is much slower.
         queued.store(before | bit, Ordering::Relaxed);
@@ -133,7 +134,7 @@ impl StepBlock {
             return None;
         }
         let mut templates = self.columns.encoders.templates.lock();
-        let template = &mut templates.find(|it| it.num_rows == 1)?.template;
+        let template = &mut templates.find(|known| known.num_rows == 1)?.template;
         let chunk = |(row, at): (usize, &Row)| {
             let Row { episode_id, step, .. } = *at;
             let range = SequenceRange { episode_id, start: step, end: step, sparse: false };

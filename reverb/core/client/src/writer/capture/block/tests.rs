@@ -148,7 +148,8 @@ proptest! {
         compression in prop::sample::select(vec![Compression::Auto, Compression::None]),
     ) {
         let encoding = Encoding { delta, compression };
-        let (shared, own) = (columns(&widths, encoding), columns(&widths, encoding));
+        let shared = columns(&widths, encoding);
+        let own = columns(&widths, encoding);
         for columns in [&shared, &own] {
             let marked = columns.as_slice().iter().zip(&referenced).filter(|(_, it)| **it);
             marked.for_each(|(column, _)| column.mark_referenced());
@@ -170,10 +171,12 @@ proptest! {
                 .collect();
             let origins = (0..num_rows).map(|row| (5, step_of(row)));
             let step = StepBlock::new(&shared, cells.iter(), origins).unwrap();
-            let (mut keys, mut own_keys) = (1u64.., 1u64..);
+            let mut keys = 1u64..;
+            let mut own_keys = 1u64..;
             for row in 0..num_rows {
                 let alone = block(&own, &widths, 0, &[step_of(row)], |_, _| true);
-                let (row, alone) = (BlockRef::Row(Arc::clone(&step), row as u32), BlockRef::Own(alone));
+                let row = BlockRef::Row(Arc::clone(&step), row as u32);
+                let alone = BlockRef::Own(alone);
                 prop_assert!(row.is_ready() && !row.is_same(&alone) && row.is_same(&row.clone()));
                 let closed = row.closed(&mut || keys.next().unwrap());
                 let expected = alone.closed(&mut || own_keys.next().unwrap());
@@ -225,7 +228,7 @@ fn blocks_of_a_few_lengths_have_templates() {
         block.closed(&mut || i as u64);
         let mut templates = shared.encoders.templates.lock();
         for num_rows in 1..=3 {
-            let is_known = templates.find(|it| it.num_rows == num_rows).is_some();
+            let is_known = templates.find(|known| known.num_rows == num_rows).is_some();
             assert_eq!(is_known, i as usize + 1 >= num_rows);
         }
     }
@@ -264,7 +267,8 @@ fn only_blocks_of_the_same_columns_share_their_encoders() {
 fn blocks_without_compression_hold_the_values_as_they_are() {
     for width in [200, 7056, LARGE_CELL_BYTES] {
         let raw = Encoding { compression: Compression::None, ..AUTO };
-        let (raw, packed) = (columns(&[width], raw), columns(&[width], AUTO));
+        let raw = columns(&[width], raw);
+        let packed = columns(&[width], AUTO);
         let zeros = |shared: &Arc<BlockColumns>| {
             let block = Block::new(shared, 1, false);
             for step in 0..3 {
@@ -276,7 +280,8 @@ fn blocks_without_compression_hold_the_values_as_they_are() {
             block.closed(&mut || 1).chunk_and_tensor(0).0.clone()
         };
         for _ in 0..2 {
-            let (raw, packed) = (zeros(&raw), zeros(&packed));
+            let raw = zeros(&raw);
+            let packed = zeros(&packed);
             assert!(raw.payload_len() >= 3 * width && packed.payload_len() < width, "{width}");
             let values = |chunk: &Chunk| chunk.tensor(0).unwrap().rows(0, 3).unwrap();
             assert!(raw.tensor(0).unwrap().values_in_place().is_some());

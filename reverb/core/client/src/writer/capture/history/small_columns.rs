@@ -79,7 +79,8 @@ impl SmallColumns {
             column.next_block = NextBlock::Small(position);
             self.bytes_per_step += column.spec.as_ref().map_or(0, |spec| spec.num_bytes());
         }
-        let mut kept = self.members.iter().map(|&it| columns[it].options.num_keep_alive_refs);
+        let mut kept =
+            self.members.iter().map(|&member| columns[member].options.num_keep_alive_refs);
         let first = kept.next();
         self.num_keep_alive_refs = first.filter(|first| kept.all(|other| other == *first));
     }
@@ -89,7 +90,8 @@ impl SmallColumns {
     pub(super) fn open_block(
         &mut self,
         columns: &[Column],
-        (episode_id, encoding): (u64, Encoding),
+        episode_id: u64,
+        encoding: Encoding,
         like: Option<&BlockColumns>,
     ) {
         let Self { members, columns: shared, block, .. } = self;

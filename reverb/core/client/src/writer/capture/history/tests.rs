@@ -156,7 +156,8 @@ proptest! {
         columns in 1..4usize,
         steps in steps(),
     ) {
-        let (mut by_rows, mut by_steps) = (history(columns, keep), history(columns, keep));
+        let mut by_rows = history(columns, keep);
+        let mut by_steps = history(columns, keep);
         let mut known = history(columns, keep);
         let zero = 0i32.to_le_bytes();
         let mut row: Vec<_> = (0..columns).map(|column| (column, int(&zero))).collect();

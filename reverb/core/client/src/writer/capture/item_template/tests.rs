@@ -22,7 +22,8 @@ fn history(keep: usize, steps: &[u8], seed: u8) -> History {
         let mut cells: Vec<(usize, CellValue<'_>)> = (0..WIDTHS.len())
             .filter(|&column| (column, *template) != (1, 1) && (column, *template) != (0, 3))
             .map(|column| {
-                let (shape, bytes) = (&shapes[column][..], &values[column][..]);
+                let shape = &shapes[column][..];
+                let bytes = &values[column][..];
                 (column, CellValue::Bytes { dtype: DType::UInt8, shape, bytes })
             })
             .collect();
@@ -60,7 +61,7 @@ fn numbered_refs(
 proptest! {
     /// An item has the same slices of the same chunks, with and without a known template.
     #[test]
-    fn an_item_of_a_known_kind_is_that_of_its_cells(
+    fn an_item_of_a_known_template_is_that_of_its_cells(
         keep in 1usize..9,
         steps in prop::collection::vec(prop::collection::vec(0u8..7, 9..14), 1..4),
         columns in prop::collection::vec((0..WIDTHS.len(), 0usize..3, 1usize..6, 1usize..3), 1..4),
@@ -73,19 +74,20 @@ proptest! {
         let mut next_key = || keys.next_key();
         let mut encoder = ItemEncoder::default();
         for columns in [&columns, &others] {
-            let mut known = KnownTemplates::new(Arc::clone(&table));
+            let mut known: Vec<Arc<ItemTemplate>> = Vec::new();
             for history in &histories {
                 let columns = cells(history, columns);
                 if columns.iter().any(|(cells, _)| cells.is_empty()) {
                     continue;
                 }
-                let (template, cells) = ItemTemplate::of(Arc::clone(&table), refs(&columns)).unwrap();
+                let (template, cells) =
+                    ItemTemplate::of(Arc::clone(&table), refs(&columns)).unwrap();
                 let alone = ItemEncoder::default().trajectory(&template, &cells, &mut next_key).unwrap();
-                let found = known.find(&numbered_refs(&columns)).unwrap_or_else(|| {
-                    known.learn(&template, &cells);
-                    known.find(&numbered_refs(&columns)).expect("it was learned")
-                });
-                let trajectory = encoder.trajectory(&found.0, &found.1, &mut next_key).unwrap();
+                known.push(template);
+                let find =
+                    |known: &Arc<ItemTemplate>| Some((known.clone(), known.find(numbered_refs(&columns))?));
+                let (found, cells) = known.iter().find_map(find).expect("the last is its own");
+                let trajectory = encoder.trajectory(&found, &cells, &mut next_key).unwrap();
                 prop_assert_eq!(trajectory.stored_columns(), alone.stored_columns());
                 prop_assert_eq!(trajectory.num_columns(), alone.num_columns());
                 prop_assert_eq!(trajectory.chunks().len(), alone.chunks().len());
@@ -108,22 +110,18 @@ fn bytes_of(cell: &CellRef) -> Vec<u8> {
 }
 
 #[test]
-fn items_at_other_places_of_their_blocks_are_of_one_kind() {
+fn items_at_other_places_of_their_blocks_have_one_template() {
     let histories = [history(8, &[2, 2, 2, 2, 2], 0), history(8, &[2, 2, 0, 2, 2, 2, 2, 2], 0)];
-    let mut known = KnownTemplates::new("table".into());
     let window = |history: &History, first| cells(history, &[(0, first, 2, 1), (1, first, 2, 1)]);
-    let (template, of_template) =
-        ItemTemplate::of("table".into(), refs(&window(&histories[0], 1))).unwrap();
-    known.learn(&template, &of_template);
+    let (template, _) = ItemTemplate::of("table".into(), refs(&window(&histories[0], 1))).unwrap();
     for (history, first) in [(0, 0), (0, 1), (0, 3), (1, 0), (1, 1), (1, 3), (1, 6)] {
-        let (found, _) = known.find(&numbered_refs(&window(&histories[history], first))).unwrap();
-        assert!(Arc::ptr_eq(&found, &template));
+        assert!(template.find(numbered_refs(&window(&histories[history], first))).is_some());
     }
     let across_episodes = window(&histories[1], 2);
-    assert!(known.find(&numbered_refs(&across_episodes)).is_none());
+    assert!(template.find(numbered_refs(&across_episodes)).is_none());
     let expired = window(&histories[0], 3);
     histories[0].cells(1).for_each(|(_, cell)| cell.to_ref().expire());
-    assert!(known.find(&numbered_refs(&expired)).is_none());
+    assert!(template.find(numbered_refs(&expired)).is_none());
 }
 
 #[test]
@@ -138,18 +136,15 @@ fn columns_of_the_same_blocks_refer_to_each_block_once() {
 }
 
 #[test]
-fn items_of_one_kind_may_have_their_columns_at_other_places_of_their_chunks() {
+fn items_of_one_template_may_differ_in_the_places_of_tensors() {
     // The last block of the first history has no value in its first column.
     let histories = [history(1, &[2, 3], 0), history(1, &[2, 2], 0)];
-    let mut known = KnownTemplates::new("table".into());
-    let (mut keys, mut encoder) = (KeyGenerator::new(), ItemEncoder::default());
+    let columns = histories.each_ref().map(|history| cells(history, &[(1, 0, 1, 1)]));
+    let (template, _) = ItemTemplate::of("table".into(), refs(&columns[0])).unwrap();
+    let mut keys = KeyGenerator::new();
+    let mut encoder = ItemEncoder::default();
     for (history, tensor) in [(0, 0), (1, 1), (0, 0)] {
-        let columns = cells(&histories[history], &[(1, 0, 1, 1)]);
-        let (template, cells) = known
-            .find(&numbered_refs(&columns))
-            .unwrap_or_else(|| ItemTemplate::of("table".into(), refs(&columns)).unwrap());
-        known.learn(&template, &cells);
-        assert!(Arc::ptr_eq(&template, &known.templates[0]));
+        let cells = template.find(numbered_refs(&columns[history])).unwrap();
         let mut next_key = || keys.next_key();
         let trajectory = encoder.trajectory(&template, &cells, &mut next_key).unwrap();
         let column = trajectory.columns().next().unwrap();

@@ -29,10 +29,11 @@ async fn write_chunks(
     total_bytes: usize,
     max_chunk_length: Option<usize>,
 ) -> usize {
-    let writer = TrajectoryWriter::new(&server.client(), 1, None, Matching::ByPlace);
+    let writer = TrajectoryWriter::new(&server.client(), 1, None, Matching::ByPosition);
     let options = ColumnOptions { num_keep_alive_refs: 1, max_chunk_length };
     let column = writer.history().lock().add_column("data", Some(options));
-    let (bytes, shape) = (vec![0; 2 * MIB], [2 * MIB]);
+    let bytes = vec![0; 2 * MIB];
+    let shape = [2 * MIB];
     let mut most = 0;
     for _ in 0..total_bytes / bytes.len() {
         let value = CellValue::Bytes { dtype: DType::UInt8, shape: &shape, bytes: &bytes };
@@ -102,7 +103,7 @@ async fn what_is_confirmed_when_a_stream_fails_is_not_sent_again() {
     for _ in 0..20 {
         let server = FakeServer::new(true);
         server.fails_next.store(true, Ordering::Relaxed);
-        let writer = TrajectoryWriter::new(&server.client(), 1, None, Matching::ByPlace);
+        let writer = TrajectoryWriter::new(&server.client(), 1, None, Matching::ByPosition);
         let column = writer.history().lock().add_column("data", None);
         append_items(&writer, column, 5);
         writer.queue().flush(0, None).await.unwrap();
@@ -122,7 +123,8 @@ fn step(writer: &BatchedWriter, column: usize) {
 /// Appends a step of each environment, and returns the items of it.
 fn append_step(writer: &BatchedWriter, column: usize) -> NewItems {
     let batch_size = writer.batch_size();
-    let (shape, bytes) = ([batch_size], vec![0; batch_size]);
+    let shape = [batch_size];
+    let bytes = vec![0; batch_size];
     let value = CellValue::Bytes { dtype: DType::UInt8, shape: &shape, bytes: &bytes };
     writer.append(&[BatchedValue { column, value }], false, None).unwrap();
     NewItems {
@@ -151,7 +153,7 @@ async fn kept_items_wait_for_others_or_a_flush() {
     keep();
     pause().await;
     assert_eq!(server.stored.lock().len(), 2);
-    writer.flush(0, None).await.unwrap();
+    writer.queue().flush(0, None).await.unwrap();
     assert_eq!(server.stored.lock().len(), 3);
 }
 
@@ -175,11 +177,11 @@ async fn items_of_four_steps_are_sent_together() {
     // A caller that waits ends it too, but not one with nothing to wait for.
     tokio::time::sleep(Duration::from_millis(1)).await;
     step(&writer, column);
-    writer.flush(20, None).await.unwrap();
+    writer.queue().flush(20, None).await.unwrap();
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(num_stored(), 140);
     let start = Instant::now();
-    writer.flush(19, None).await.unwrap();
+    writer.queue().flush(19, None).await.unwrap();
     assert_eq!((num_stored(), start.elapsed()), (160, Duration::ZERO));
 }
 
@@ -200,7 +202,7 @@ fn append_items(writer: &TrajectoryWriter, column: usize, count: usize) {
 
 /// A writer at a server in this process whose stream is open.
 async fn writer_with_stream(server: &FakeServer) -> (TrajectoryWriter, usize) {
-    let writer = TrajectoryWriter::new(&server.client(), 1, None, Matching::ByPlace);
+    let writer = TrajectoryWriter::new(&server.client(), 1, None, Matching::ByPosition);
     let column = writer.history().lock().add_column("data", None);
     append_items(&writer, column, 1);
     server.wait_for(1).await;
@@ -238,7 +240,8 @@ async fn a_flush_of_more_than_a_message_is_sent_by_the_runtime() {
     let server = FakeServer::new(true);
     let (writer, _) = writer_with_stream(&server).await;
     let large = writer.history().lock().add_column("large", None);
-    let (bytes, shape) = (vec![0; 2 * MESSAGE_BYTES], [2 * MESSAGE_BYTES]);
+    let bytes = vec![0; 2 * MESSAGE_BYTES];
+    let shape = [2 * MESSAGE_BYTES];
     let value = CellValue::Bytes { dtype: DType::UInt8, shape: &shape, bytes: &bytes };
     let cell = {
         let mut history = writer.history().lock();
@@ -275,7 +278,8 @@ async fn threads_that_flush_one_writer_send_each_item_once() {
     let runtime = tokio::runtime::Handle::current();
     let threads: Vec<_> = (0..3)
         .map(|_| {
-            let (writer, runtime) = (Arc::clone(&writer), runtime.clone());
+            let writer = Arc::clone(&writer);
+            let runtime = runtime.clone();
             std::thread::spawn(move || {
                 for _ in 0..200 {
                     append_items(&writer, column, 1);
