@@ -38,7 +38,7 @@ pub struct History {
     /// Closed steps of the episode.
     episode_steps: u64,
     /// Closed steps of the history, which may span episodes.
-    history_steps: u64,
+    closed_steps: u64,
     /// Columns that have a value in the open step; `None` while no step is open.
     open: Option<Vec<bool>>,
 }
@@ -57,7 +57,7 @@ impl History {
             keys,
             episode_id,
             episode_steps: 0,
-            history_steps: 0,
+            closed_steps: 0,
             open: None,
         }
     }
@@ -129,7 +129,7 @@ impl History {
 
     /// Number of steps of the history, including the open one.
     pub fn num_steps(&self) -> u64 {
-        self.history_steps + u64::from(self.open.is_some())
+        self.closed_steps + u64::from(self.open.is_some())
     }
 
     /// The value of a column at a step of the history; `None` if there is none or it has expired.
@@ -255,7 +255,7 @@ impl History {
         let limit = self.row_limit();
         let Self { columns, small, .. } = self;
         let step = self.episode_steps as i32;
-        let at = self.history_steps;
+        let at = self.closed_steps;
         loop {
             small.open_block(columns, self.episode_id, self.encoding, None);
             let values = cells.iter().map(|(_, value)| value);
@@ -292,7 +292,7 @@ impl History {
     /// Appends a step that is a row of a step block. `step_columns` must have allowed it.
     pub(in crate::writer) fn append_step(&mut self, block: BlockRef) {
         let Self { columns, small, .. } = self;
-        small.remember_step(columns, self.history_steps, block);
+        small.remember_step(columns, self.closed_steps, block);
         self.close_step();
         self.episode_steps += 1;
     }
@@ -312,7 +312,7 @@ impl History {
 
     fn close_step(&mut self) {
         self.open = None;
-        self.history_steps += 1;
+        self.closed_steps += 1;
     }
 
     /// Sets the spec of a column, sharing common properties with `like`.
@@ -338,7 +338,7 @@ impl History {
 
     fn store(&mut self, other: Option<&Self>, cells: &mut [(usize, CellValue<'_>)]) -> bool {
         let step = self.episode_steps as i32;
-        let at = self.history_steps;
+        let at = self.closed_steps;
         let mut completed = false;
         let mut grouped = false;
         for (column, value) in &mut *cells {
@@ -483,7 +483,7 @@ impl History {
             for column in &mut self.columns {
                 column.clear();
             }
-            self.history_steps = 0;
+            self.closed_steps = 0;
         }
         self.episode_id = self.keys.next_key();
         self.episode_steps = 0;

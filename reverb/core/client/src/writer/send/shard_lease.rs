@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ShardLease: the time that a writer keeps sending to one shard of a group.
+//! `ShardLease`: the time that a writer keeps sending to one shard of a group.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
