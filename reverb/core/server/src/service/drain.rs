@@ -66,8 +66,8 @@ impl Service {
     }
 
     /// Ends all streams. Returns the number of network streams that are still open after `timeout`;
-    /// streams of clients in this process end on their next use. With `is_final` the server does not
-    /// come back afterwards.
+    /// streams of clients in this process end on their next use. With `is_final` the server does
+    /// not come back afterwards.
     pub(crate) async fn drain(&self, timeout: Duration, by: ChangedBy, is_final: bool) -> usize {
         if is_final {
             self.drain.is_final.store(true, Ordering::Relaxed);
