@@ -178,3 +178,21 @@ impl Side {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{insert, table};
+    use super::*;
+
+    #[test]
+    fn ages_of_samples_are_milliseconds() {
+        let table = table(1);
+        insert(&table, 1);
+        let mut sampled = table.try_sample(1).unwrap();
+        sampled[0].inserted_at_ns = 1_000_000_000;
+        let mut statistics = Statistics::default();
+        statistics.count_samples(&sampled, 6_000_000_000);
+        assert_eq!((statistics.sample_ages.count(), statistics.sample_ages.sum()), (1, 5000));
+        assert_eq!(statistics.last_sample_ns, 6_000_000_000);
+    }
+}

@@ -8,8 +8,10 @@ use crate::common::{
     WHOLE, config, insert, insert_all, is_waiting, item, limiter, min_size, queue,
 };
 use reverb_base::ErrorKind;
-use reverb_data::{RateLimiterConfig, Sampled, TableConfig};
-use reverb_engine::{Confirm, Table};
+use reverb_data::{
+    MemoryConfig, RateLimiterConfig, SampleOptions, Sampled, TableChange, TableConfig,
+};
+use reverb_engine::{ChangedBy, Confirm, Table, configure};
 use tokio::time::Instant;
 
 const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
@@ -238,6 +240,46 @@ async fn queued_inserts_can_be_cancelled() {
     assert!(gone.failed.lock().is_empty());
     table.close();
     table.cancel_inserts(&confirm);
+}
+
+#[tokio::test]
+async fn cancelled_inserts_leave_room_for_others() {
+    let memory = MemoryConfig { max_bytes: Some(2000), ..MemoryConfig::default() };
+    let table = Table::new(TableConfig { memory, ..queue(1000) }).unwrap();
+    table.pause(true, false, &ChangedBy::now("learner-0")).unwrap();
+    for round in 0..3 {
+        let log = insert(&table, vec![item(round, 1.0)]);
+        let confirm: Arc<dyn Confirm> = log;
+        table.cancel_inserts(&confirm);
+        let mut room = pin!(table.wait_for_insert_room());
+        let poll = std::future::poll_fn(|cx| Poll::Ready(room.as_mut().poll(cx))).await;
+        assert!(poll.is_ready(), "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn a_larger_table_wakes_writers_that_wait_for_room() {
+    let table = Table::new(queue(1)).unwrap();
+    insert(&table, (0..2).map(|key| item(key, 1.0)).collect());
+    let mut room = pin!(table.wait_for_insert_room());
+    let poll = std::future::poll_fn(|cx| Poll::Ready(room.as_mut().poll(cx))).await;
+    assert!(poll.is_pending());
+    let larger = TableChange { max_size: Some(100), ..TableChange::default() };
+    configure(&[(Arc::clone(&table), larger)], false).unwrap();
+    assert_eq!(table.queued_inserts(), 1, "the rate limiter has no room yet");
+    room.await;
+}
+
+#[tokio::test]
+async fn a_repeated_request_waits_since_the_first_one() {
+    let table = Table::new(queue(1)).unwrap();
+    let hour = Duration::from_secs(3600);
+    let waits_since = std::time::Instant::now().checked_sub(hour);
+    let options = SampleOptions { waits_since, ..SampleOptions::default() };
+    let mut sample = pin!(table.sample_with(1, None, options));
+    let poll = std::future::poll_fn(|cx| Poll::Ready(sample.as_mut().poll(cx))).await;
+    assert!(poll.is_pending());
+    assert!(table.status().sampling.oldest_wait >= waits_since.map(|_| hour));
 }
 
 #[tokio::test]

@@ -131,6 +131,15 @@ mod tests {
     }
 
     #[test]
+    fn the_same_names_have_another_order_in_another_signature() {
+        let (columns, orders) = (names(&["b", "a"]), ColumnOrders::new(Matching::ByName));
+        for (wanted, order) in [(["a", "b"], Some(&[1, 0][..])), (["b", "a"], None)] {
+            let found = orders.of("t", &columns, Some(&signature(&wanted))).unwrap();
+            assert_eq!(found.as_deref(), order);
+        }
+    }
+
+    #[test]
     fn each_table_has_its_own_order_and_its_own_warning() {
         let orders = ColumnOrders::new(Matching::ByPosition);
         for table in ["t", "u", "t"] {

@@ -195,3 +195,29 @@ async fn open(
     let (stream, is_local) = session.open_insert(NextStream { tables: &[], lost }).await?;
     Ok(OpenStream { stream, is_local })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::writer::testing::item;
+
+    #[test]
+    fn items_of_one_step_go_to_one_shard() {
+        // Three tables have an item of each step.
+        let step = |key: u64| {
+            let trajectory = item(key).trajectory;
+            (0..3).map(move |at| NewItem::new(3 * key + at, "table", 1.0, trajectory.clone()))
+        };
+        for num_steps in 1..12 {
+            for num_shards in 1..6 {
+                let items: Vec<NewItem> = (0..num_steps).flat_map(step).collect();
+                let parts = split(items, num_shards);
+                assert!(parts.len() <= num_shards && parts.iter().all(|part| !part.is_empty()));
+                assert!(parts.iter().all(|part| part.len().is_multiple_of(3)), "{parts:?}");
+                let mut keys: Vec<u64> = parts.iter().flatten().map(|item| item.key).collect();
+                keys.sort_unstable();
+                assert!(keys.into_iter().eq(0..3 * num_steps));
+            }
+        }
+    }
+}

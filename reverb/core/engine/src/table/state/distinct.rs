@@ -227,16 +227,20 @@ impl TableState {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reverb_data::{SampleOptions, SelectorConfig, TableConfig};
+    use reverb_data::{SampleOptions, Sampled, SelectorConfig, TableConfig};
 
     use super::super::{Batch, TableState};
     use crate::table::testing::{config, item_of_length, selectors};
 
-    fn distinct(state: &mut TableState, count: usize) -> Result<Vec<u64>, String> {
+    fn sampled(state: &mut TableState, count: usize) -> reverb_base::Result<Vec<Sampled>> {
         let options = SampleOptions { distinct: true, ..SampleOptions::default() };
         let mut batch = Batch::new(count, options.whole());
         state.sample(&mut batch);
-        let items = batch.into_answer().map_err(|error| error.message().to_owned())?;
+        batch.into_answer()
+    }
+
+    fn distinct(state: &mut TableState, count: usize) -> Result<Vec<u64>, String> {
+        let items = sampled(state, count).map_err(|error| error.message().to_owned())?;
         for sampled in &items {
             assert!(sampled.probability > 0.0 && sampled.probability <= 1.0);
         }
@@ -291,6 +295,17 @@ mod tests {
         let text = distinct(&mut state, 3).unwrap_err();
         assert!(text.starts_with("3 distinct items asked of table t, which has 2."), "{text}");
         assert_eq!(state.limiter().samples(), 2);
+    }
+
+    #[test]
+    fn probabilities_are_those_of_one_draw_from_all_items() {
+        // Tries find the heavy item only. The others are drawn after it was taken out.
+        let mut state = filled(SelectorConfig::prioritized(1.0), &[1e12, 1.0, 2.0]);
+        let items = sampled(&mut state, 3).unwrap();
+        let total: f64 = items.iter().map(|item| item.priority).sum();
+        for item in items {
+            assert!((item.probability * total / item.priority - 1.0).abs() < 1e-9, "{item:?}");
+        }
     }
 
     #[test]

@@ -65,6 +65,17 @@ fn block(
     block
 }
 
+#[test]
+fn steps_with_a_gap_are_sparse() {
+    for (steps, is_sparse) in [(&[4][..], false), (&[4, 5, 6], false), (&[4, 6, 7], true)] {
+        let block = block(&columns(&[3], AUTO), &[3], 0, steps, |_, _| true);
+        let (chunk, _) = block.closed(&mut || 1).only_chunk().unwrap();
+        let range = chunk.range();
+        let ends = (steps[0], steps[steps.len() - 1]);
+        assert_eq!((range.start, range.end, range.sparse), (ends.0, ends.1, is_sparse));
+    }
+}
+
 proptest! {
     /// A block's chunks do not depend on earlier blocks, and its cells are unchanged by encoding.
     #[test]

@@ -496,7 +496,11 @@ fn change(state: &mut TableState, items: &mut Items, change: (u64, u32, f64)) {
             items.remove(&key);
         }
         (Some(item), _) => {
-            state.update(&[(key, priority)], &mut Vec::new());
+            if steps == 8 {
+                state.insert(item_of_length(key, item.0 as usize, priority), 0);
+            } else {
+                state.update(&[(key, priority)], &mut Vec::new());
+            }
             item.1 = priority;
         }
         (None, 0) => {}
