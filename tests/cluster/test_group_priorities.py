@@ -37,8 +37,8 @@ WRITES = {
 def test_a_new_item_gets_the_largest_priority_of_all_shards(write, has_sampled):
     with group_of(lambda: reverb.selectors.Prioritized(1.0)) as (servers, client):
         shards = [server.localhost_client() for server in servers]
-        shards[0].insert(0, {"t": 8.0})
-        shards[1].insert(0, {"t": 2.0})
+        shards[0].insert(0, {"t": 2.0})
+        shards[1].insert(0, {"t": 8.0})
         if has_sampled:
             client.sample_batch("t", 4)
             wait_until(lambda: client.server_info()["t"].max_priority == 8.0)

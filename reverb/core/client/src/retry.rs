@@ -127,3 +127,35 @@ pub(crate) fn short(address: &str) -> String {
         None => address.to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::writer::testing::FakeServer;
+
+    fn gone() -> Error {
+        Error::unavailable("gone")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_makes_pauses_short_again() {
+        let client = FakeServer::new(true).client();
+        let mut backoff = Backoff::new(client.session());
+        for _ in 0..6 {
+            backoff.pause(client.session(), gone()).await.unwrap();
+        }
+        backoff.answered();
+        let start = tokio::time::Instant::now();
+        backoff.pause(client.session(), gone()).await.unwrap();
+        assert_eq!(start.elapsed(), MIN_PAUSE);
+    }
+
+    #[tokio::test]
+    async fn the_time_of_the_first_attempt_counts() {
+        let client = FakeServer::new(true).client();
+        let mut backoff = Backoff::new(client.session());
+        backoff.attempt_began = Instant::now().checked_sub(backoff.give_up_after).unwrap();
+        let error = backoff.pause(client.session(), gone()).await.unwrap_err();
+        assert!(error.message().starts_with("No server answered at fake:1 for 10 s."), "{error}");
+    }
+}

@@ -642,6 +642,13 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_over_goes_to_shards_that_ask() {
+        assert_eq!(parts(13, &[false, true, false]), [4, 5, 4]);
+        assert_eq!(parts(14, &[false, false, true]), [5, 4, 5]);
+        assert_eq!(parts(5, &[false, true, true]), [0, 3, 2], "a scarce room is for them alone");
+    }
+
+    #[test]
     fn a_shard_that_is_gone_keeps_its_room_and_the_others_go_on() {
         let bounds = bounds(-100.0, 100.0, 1.0, 1);
         let mut tables = tables(&bounds, 4);

@@ -8,9 +8,7 @@ use crate::common::{
     WHOLE, config, insert, insert_all, is_waiting, item, limiter, min_size, queue,
 };
 use reverb_base::ErrorKind;
-use reverb_data::{
-    MemoryConfig, RateLimiterConfig, SampleOptions, Sampled, TableChange, TableConfig,
-};
+use reverb_data::{MemoryConfig, RateLimiterConfig, Sampled, TableChange, TableConfig};
 use reverb_engine::{ChangedBy, Confirm, Table, configure};
 use tokio::time::Instant;
 
@@ -268,18 +266,6 @@ async fn a_larger_table_wakes_writers_that_wait_for_room() {
     configure(&[(Arc::clone(&table), larger)], false).unwrap();
     assert_eq!(table.queued_inserts(), 1, "the rate limiter has no room yet");
     room.await;
-}
-
-#[tokio::test]
-async fn a_repeated_request_waits_since_the_first_one() {
-    let table = Table::new(queue(1)).unwrap();
-    let hour = Duration::from_secs(3600);
-    let waits_since = std::time::Instant::now().checked_sub(hour);
-    let options = SampleOptions { waits_since, ..SampleOptions::default() };
-    let mut sample = pin!(table.sample_with(1, None, options));
-    let poll = std::future::poll_fn(|cx| Poll::Ready(sample.as_mut().poll(cx))).await;
-    assert!(poll.is_pending());
-    assert!(table.status().sampling.oldest_wait >= waits_since.map(|_| hour));
 }
 
 #[tokio::test]

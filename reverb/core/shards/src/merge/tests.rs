@@ -9,7 +9,9 @@ use prost_reflect::{
 };
 use reverb_wire::DESCRIPTORS;
 use reverb_wire::calls::{InGroup, SMALL_CALLS};
-use reverb_wire::generated::reverb::{HoldRateLimiterRequest, UpdatePrioritiesResponse};
+use reverb_wire::generated::reverb::{
+    HoldRateLimiterRequest, StatusResponse, UpdatePrioritiesResponse,
+};
 use reverb_wire::shard::{Shard, TransferSink, WatchStream};
 use reverb_wire::transport::{
     InsertStream, RateLimiterHold, SampleStream, ScanOptions, ScanStream, Transport,
@@ -25,6 +27,26 @@ use crate::slot_map::SlotMap;
 const NUMBER: i32 = 4;
 /// Value of all texts: the name of a capability, because unknown ones are dropped.
 const TEXT: &str = "windows";
+/// Numbers of a group's status that are not sums, but the same at all shards, or the oldest, the
+/// latest or the longest one.
+const NOT_SUMS: [&str; 16] = [
+    "at_ns",
+    "blocked_s",
+    "first_bound",
+    "insert_blocked",
+    "interval_s",
+    "last_ns",
+    "latest_duration_s",
+    "latest_pause_ms",
+    "latest_saved_at_ns",
+    "now_ns",
+    "num_bounds",
+    "oldest_wait_s",
+    "sample_blocked",
+    "samples_per_insert",
+    "seconds",
+    "started_at_ns",
+];
 
 fn method(path: &str) -> MethodDescriptor {
     let messages = DescriptorPool::decode(DESCRIPTORS).unwrap();
@@ -56,6 +78,30 @@ fn full(message: &MessageDescriptor, around: &[MessageDescriptor]) -> DynamicMes
         filled.set_field(&field, value);
     }
     filled
+}
+
+/// Adds the names of the numbers that are not the sum of two shards.
+fn add_other_numbers(message: &DynamicMessage, others: &mut BTreeSet<String>) {
+    for (field, value) in message.fields() {
+        let values = value.as_list().map_or_else(|| vec![value.clone()], <[Value]>::to_vec);
+        for value in values {
+            let is_sum = match &value {
+                Value::Message(inner) => {
+                    add_other_numbers(inner, others);
+                    continue;
+                }
+                Value::I32(it) => *it == 2 * NUMBER,
+                Value::I64(it) => *it == i64::from(2 * NUMBER),
+                Value::U32(it) => *it == 2 * NUMBER as u32,
+                Value::U64(it) => *it == 2 * NUMBER as u64,
+                Value::F64(it) => (*it - f64::from(2 * NUMBER)).abs() < 1e-9,
+                _ => continue,
+            };
+            if !is_sum {
+                others.insert(field.name().to_owned());
+            }
+        }
+    }
 }
 
 /// A shard that gives each small call a full answer.
@@ -200,4 +246,21 @@ fn every_small_call_that_is_merged_has_a_merge() {
     let has: BTreeSet<&str> = MERGES.into_iter().map(|(path, _)| path).collect();
     let merged = SMALL_CALLS.into_iter().filter(|call| call.group == InGroup::Merge);
     assert_eq!(has, merged.map(|call| call.row.path).collect());
+}
+
+#[tokio::test]
+async fn numbers_of_a_group_are_sums_unless_they_are_named() {
+    let text = "shards:///a:0,a:1";
+    let address = GroupAddress::parse(text).unwrap();
+    let group = Group::new(text, address, Box::new(NoConnect), Handle::current());
+    let view = view_of(&[(); 2].map(|()| Arc::new(FullShard::default())));
+    let merged = StatusRequest::default().merge(&group, &view).await.unwrap();
+    // These are of one shard each.
+    let (shards, streams, security) = (Vec::new(), Vec::new(), None);
+    let merged = StatusResponse { shards, streams, security, ..merged }.encode_to_vec();
+    let output = method(StatusRequest::PATH).output();
+    let status = DynamicMessage::decode(output, merged.as_slice()).unwrap();
+    let mut others = BTreeSet::new();
+    add_other_numbers(&status, &mut others);
+    assert_eq!(others.into_iter().collect::<Vec<_>>(), NOT_SUMS);
 }

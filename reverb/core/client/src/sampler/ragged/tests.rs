@@ -53,23 +53,30 @@ proptest! {
     }
 }
 
+/// Columns for three items of so many steps.
+fn given(memory: &mut [Vec<u8>; 2], steps: usize) -> Vec<GivenColumn<'_>> {
+    let columns = memory.iter_mut().enumerate().map(|(i, bytes)| GivenColumn {
+        name: ["out[0]", "out[1]"][i],
+        dtype: "uint8",
+        shape: Shape::from_slice(&[3, steps, WIDTHS[i]]),
+        bytes,
+    });
+    columns.collect()
+}
+
 #[test]
 fn memory_of_the_caller_may_have_room_for_longer_items() {
     let history = history(&[false, true, false]);
     let samples = [sampled(1, &history[..2]), sampled(2, &history[..1])];
     let mut memory = WIDTHS.map(|width| vec![7_u8; 3 * 4 * width]);
-    let given = |memory: &mut [Vec<u8>; 2], steps: usize| -> Vec<GivenColumn<'static>> {
-        let columns = memory.iter_mut().enumerate().map(|(i, bytes)| GivenColumn {
-            name: ["out[0]", "out[1]"][i],
-            dtype: "uint8",
-            shape: Shape::from_slice(&[3, steps, WIDTHS[i]]),
-            bytes: Vec::leak(std::mem::take(bytes)),
-        });
-        columns.collect()
-    };
     let columns = given(&mut memory, 4);
     let batch = assemble(&samples, bounds(3), RaggedForm::Padded(1), Some(columns)).unwrap();
     assert_eq!(batch[0].shape[..], [2, 4, WIDTHS[0]]);
+    for (bytes, width) in memory.iter().zip(WIDTHS) {
+        let rows: Vec<&[u8]> = bytes.chunks(4 * width).collect();
+        let mut padding = rows[0][2 * width..].iter().chain(&rows[1][width..]);
+        assert!(padding.all(|&byte| byte == 0), "what was there before is cleared");
+    }
 
     let mut memory = WIDTHS.map(|width| vec![7_u8; 3 * width]);
     let columns = given(&mut memory, 1);
