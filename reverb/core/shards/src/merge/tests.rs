@@ -56,13 +56,17 @@ fn method(path: &str) -> MethodDescriptor {
 }
 
 /// A message with a value in every field, down to messages that are in themselves.
-fn full(message: &MessageDescriptor, around: &[MessageDescriptor]) -> DynamicMessage {
+fn full(
+    message: &MessageDescriptor,
+    around: &[MessageDescriptor],
+    text: &'static str,
+) -> DynamicMessage {
     let around = [around, std::slice::from_ref(message)].concat();
     let mut filled = DynamicMessage::new(message.clone());
     for field in message.fields().filter(|field| !field.is_map()) {
         let value = match field.kind() {
             Kind::Message(inner) if around.contains(&inner) => continue,
-            Kind::Message(inner) => Value::Message(full(&inner, &around)),
+            Kind::Message(inner) => Value::Message(full(&inner, &around, text)),
             Kind::Double => Value::F64(NUMBER.into()),
             Kind::Float => Value::F32(NUMBER as f32),
             Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => Value::I32(NUMBER),
@@ -70,8 +74,8 @@ fn full(message: &MessageDescriptor, around: &[MessageDescriptor]) -> DynamicMes
             Kind::Uint32 | Kind::Fixed32 => Value::U32(NUMBER as u32),
             Kind::Uint64 | Kind::Fixed64 => Value::U64(NUMBER as u64),
             Kind::Bool => Value::Bool(true),
-            Kind::String => Value::String(TEXT.to_owned()),
-            Kind::Bytes => Value::Bytes(Bytes::from_static(TEXT.as_bytes())),
+            Kind::String => Value::String(text.to_owned()),
+            Kind::Bytes => Value::Bytes(Bytes::from_static(text.as_bytes())),
             Kind::Enum(_) => Value::EnumNumber(1),
         };
         let value = if field.is_list() { Value::List(vec![value]) } else { value };
@@ -105,8 +109,9 @@ fn add_other_numbers(message: &DynamicMessage, others: &mut BTreeSet<String>) {
 }
 
 /// A shard that gives each small call a full answer.
-#[derive(Default)]
 struct FullShard {
+    /// All texts of its answers.
+    text: &'static str,
     /// Paths of the calls that it got.
     asked: Mutex<BTreeSet<&'static str>>,
 }
@@ -114,7 +119,7 @@ struct FullShard {
 impl Transport for FullShard {
     fn small_call(&self, call: &'static SmallCall, _: Bytes) -> BoxFuture<'_, Result<Bytes>> {
         self.asked.lock().insert(call.row.path);
-        let answer = full(&method(call.row.path).output(), &[]).encode_to_vec();
+        let answer = full(&method(call.row.path).output(), &[], self.text).encode_to_vec();
         Box::pin(async { Ok(answer.into()) })
     }
 
@@ -198,6 +203,10 @@ impl Connect for NoConnect {
     }
 }
 
+fn shards(texts: [&'static str; 2]) -> [Arc<FullShard>; 2] {
+    texts.map(|text| Arc::new(FullShard { text, asked: Mutex::default() }))
+}
+
 fn view_of(shards: &[Arc<FullShard>]) -> View {
     let member = |(index, shard): (usize, &Arc<FullShard>)| {
         let config = MemberConfig {
@@ -225,9 +234,9 @@ async fn every_merge_asks_all_shards_and_answers_in_full() {
     let address = GroupAddress::parse(text).unwrap();
     let group = Group::new(text, address, Box::new(NoConnect), Handle::current());
     for (path, merge) in MERGES {
-        let shards = [(); 2].map(|()| Arc::new(FullShard::default()));
+        let shards = shards([TEXT; 2]);
         let method = method(path);
-        let request = full(&method.input(), &[]).encode_to_vec();
+        let request = full(&method.input(), &[], TEXT).encode_to_vec();
         let merged = merge(&group, &view_of(&shards), request.into()).await;
         let merged = merged.unwrap_or_else(|error| panic!("{path}: {error}"));
         for shard in &shards {
@@ -253,7 +262,7 @@ async fn numbers_of_a_group_are_sums_unless_they_are_named() {
     let text = "shards:///a:0,a:1";
     let address = GroupAddress::parse(text).unwrap();
     let group = Group::new(text, address, Box::new(NoConnect), Handle::current());
-    let view = view_of(&[(); 2].map(|()| Arc::new(FullShard::default())));
+    let view = view_of(&shards([TEXT; 2]));
     let merged = StatusRequest::default().merge(&group, &view).await.unwrap();
     // These are of one shard each.
     let (shards, streams, security) = (Vec::new(), Vec::new(), None);
@@ -263,4 +272,15 @@ async fn numbers_of_a_group_are_sums_unless_they_are_named() {
     let mut others = BTreeSet::new();
     add_other_numbers(&status, &mut others);
     assert_eq!(others.into_iter().collect::<Vec<_>>(), NOT_SUMS);
+}
+
+#[tokio::test]
+async fn a_group_can_do_what_all_its_shards_can() {
+    let text = "shards:///a:0,a:1";
+    let address = GroupAddress::parse(text).unwrap();
+    let group = Group::new(text, address, Box::new(NoConnect), Handle::current());
+    for (texts, common) in [([TEXT; 2], vec![TEXT]), ([TEXT, "epochs"], vec![])] {
+        let info = ServerInfoRequest::default().merge(&group, &view_of(&shards(texts))).await;
+        assert_eq!(info.unwrap().capabilities, common);
+    }
 }

@@ -314,7 +314,7 @@ fn sample(key: u64, chunks: &[Chunk]) -> Sampled {
 }
 
 #[test]
-fn a_window_is_read_as_it_was_written() {
+fn windows_and_removal_priorities_are_read_as_written() {
     for window in [
         SampledWindow::default(),
         SampledWindow { start: -7, count: 1 },
@@ -322,7 +322,8 @@ fn a_window_is_read_as_it_was_written() {
         SampledWindow { start: 0, count: 70_000 },
     ] {
         let mut encoder = SampleEncoder::new();
-        let sample = Sampled { window, ..sample(1, &[chunk(1, 10)]) };
+        let removal_priority = Some(-0.5);
+        let sample = Sampled { window, removal_priority, ..sample(1, &[chunk(1, 10)]) };
         push(&mut encoder, "t", &sample, |_| {});
         let written = body_bytes(finish(&mut encoder).unwrap());
         let message = proto::SampleStreamResponse::decode(written.clone()).unwrap();
@@ -330,7 +331,7 @@ fn a_window_is_read_as_it_was_written() {
         assert_eq!((info.window_start, info.num_windows), (window.start, window.count));
         let mut samples = Vec::new();
         SampleDecoder::new().push(&written, &mut samples).unwrap();
-        assert_eq!(samples[0].window, window);
+        assert_eq!((samples[0].window, samples[0].removal_priority), (window, removal_priority));
     }
 }
 

@@ -376,6 +376,9 @@ fn each_kind_of_nonsense_is_an_invalid_argument() {
     let two_payloads = [0x0a, 6, 0x2a, 1, b'a', 0x2a, 1, b'b'];
     let error = take_insert(Bytes::copy_from_slice(&two_payloads)).unwrap_err();
     assert!(error.message().contains("a chunk has two payloads"), "{error}");
+    let empty_chunks = Bytes::from([0x0a, 0].repeat(70_000));
+    let error = InsertRequest::parse(empty_chunks).err().unwrap();
+    assert!(error.message().contains("when they are decoded"), "{error}");
     let bad_name = [0x12, 3, 0x12, 1, 0xff];
     let error = take_insert(Bytes::copy_from_slice(&bad_name)).unwrap_err();
     assert!(error.message().contains("not UTF-8"), "{error}");
