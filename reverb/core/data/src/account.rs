@@ -452,6 +452,27 @@ pub(crate) fn allocated_bytes(bytes: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunk::SequenceRange;
+    use crate::trajectory::TrajectoryBuilder;
+
+    #[test]
+    fn a_table_moves_without_the_chunks_that_another_counts() {
+        let chunk = Chunk::from_slice(1, SequenceRange::default(), false, &[0; 100]);
+        let mut item = TrajectoryBuilder::new();
+        item.slice(&chunk, 0, 0, 1);
+        item.end_column(false);
+        let item = item.finish().unwrap();
+        let (from, to) = (ServerAccount::open(), ServerAccount::open());
+        let [mut first, mut second] = [&from; 2].map(TableAccount::open);
+        for table in [&mut first, &mut second] {
+            table.add(&item, 8);
+            table.book();
+        }
+        second.move_to(&to);
+        assert_eq!((from.total(), to.total()), (first.bytes(), second.bytes() - chunk.bytes()));
+        first.remove(&item, 8);
+        second.remove(&item, 8);
+    }
 
     #[test]
     fn what_is_counted_is_what_the_allocator_takes() {
