@@ -24,7 +24,7 @@ TESTS = ROOT / "tests"
 # Other interpreters run these as scripts, so they find their modules themselves.
 SCRIPTS = [TESTS / "conformance" / name for name in ("peer_programs", "differential")]
 
-# Every arrow between crates that is allowed; one that is not used is no fault.
+# Every arrow between crates that is allowed; one that is not used is a fault.
 CRATES = {
     "reverb-base": set(),
     "reverb-allocator": set(),

@@ -5,7 +5,7 @@
 //! Design: `docs/design/asyncio.md`.
 //!
 //! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe`
-//! lives in `array`, `batch` and `dlpack`.
+//! lives in `array`, `batch`, `dlpack` and `inherited_ports`.
 
 #![warn(clippy::disallowed_methods)]
 #![allow(

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writers: steps become items, and items reach their tables.
 //!
-//! Two rooms: `capture` keeps steps and makes items of them, without a server; `send` queues items,
-//! streams them, and waits for their confirmation. The face between them is
+//! Two rooms: `capture` keeps steps and makes items of them, and sends nothing; `send` queues
+//! items, streams them, and waits for their confirmation. The face between them is
 //! `capture::item::PendingItem`: a writer makes one in the first room and pushes it into the
 //! second, which encodes it. Nothing in `capture` knows `send`.
 //!

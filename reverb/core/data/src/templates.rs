@@ -4,9 +4,9 @@
 //! Nearly all steps of a program look alike. Each module here remembers one thing of the last ones,
 //! compares the next with it exactly, and so parses, checks or stores that thing once. Those of the
 //! protocol and of the client are `wire/codec/trajectory_template.rs`,
-//! `client/sampler/copy_plan.rs` and, in `client/writer`, `item_kind.rs`, `chunk_template.rs` and
-//! `resolver.rs`. The design page `docs/design/look-alikes.md` lists, for each, the remembered
-//! thing, its bound and its gain.
+//! `client/sampler/copy_plan.rs` and, in `client/writer/capture`, `item_template.rs`,
+//! `chunk_template.rs` and `item_encoder.rs`. The design page `docs/design/look-alikes.md` lists,
+//! for each, the remembered thing, its bound and its gain.
 
 pub(crate) mod byte_mask;
 pub(crate) mod chunk_layout;

@@ -2,6 +2,7 @@
 //! Waits of calls, and their ends.
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::{
