@@ -49,8 +49,8 @@ impl PendingItem {
         Self { priority, template, cells }
     }
 
-    /// An item over the whole history of a history, which must have at least one step in every
-    /// column. Columns are reordered by `order`, if given.
+    /// An item over a whole history, which must have at least one step in every column. Columns are
+    /// reordered by `order`, if given.
     pub(crate) fn over_history(
         table: Arc<str>,
         priority: ItemPriority,
