@@ -15,7 +15,7 @@ from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplaySample
 from reverb.shown_text import type_name
 
-__all__ = ["REQUEST_OPTIONS", "BatchOptions"]
+__all__ = ["BatchOptions"]
 
 # Options of `Client.sample_batch` that `reverb.batches` takes, with their defaults.
 REQUEST_OPTIONS: dict[str, Any] = {
@@ -75,6 +75,11 @@ class BatchOptions:
         given = {name: value for name, value in arguments.items() if name in own}
         return cls(weights=positive_weights(table), batch_size=batch_size, request=request, **given)
 
+    @property
+    def request_options(self) -> dict[str, Any]:
+        """All options of `Client.sample_batch`, with their defaults."""
+        return REQUEST_OPTIONS | dict(self.request)
+
     def __post_init__(self) -> None:
         check_at_least(1, "prefetch", self.prefetch)
         for name in ("transform", "convert", "postprocess", "out"):
@@ -124,5 +129,5 @@ class BatchOptions:
                 )
             if self.batch_size is not None and len(self.weights) > 1 and self.mix == "item":
                 raise InvalidArgumentError("postprocess needs mix='batch' with several tables")
-        request = REQUEST_OPTIONS | dict(self.request)
+        request = self.request_options
         BatchRequest("", self.batch_size or 1, **request, out=None, partial=True, timeout_ms=None)

@@ -12,7 +12,7 @@ import numpy as np
 import tree
 
 from reverb import errors
-from reverb._batches.options import REQUEST_OPTIONS, BatchOptions
+from reverb._batches.options import BatchOptions
 from reverb._batches.prefetching import Failure, Pipe
 from reverb._batches.whole_batches import WholeBatches
 from reverb._checks.byte_sizes import parse_byte_size_or_share
@@ -58,7 +58,7 @@ class TableSource:
         self._end_after_s = None if end_after_ms is None else end_after_ms / 1_000
         self._container_types = {cls.__name__: cls for cls in options.container_types}
         self._partial = options.partial
-        self._options = REQUEST_OPTIONS | dict(options.request)
+        self._options = options.request_options
         self._out = options.out if len(options.weights) == 1 else None
         # The client nests chosen columns, because it knows the choice.
         self._has_choice = self._options["columns"] is not None
