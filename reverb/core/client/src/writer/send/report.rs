@@ -23,6 +23,10 @@ impl SendQueue {
     /// the program did. Of many writers that it leaves in the same way, the log has one line a
     /// minute, so their numbers are in a field.
     pub fn report_unconfirmed(&self, how: &str) {
+        // Whoever closed it has reported them, or did not want to. The task may still have some.
+        if self.is_closed() {
+            return;
+        }
         let num_items = self.num_pending();
         let tables = self.waiting_tables();
         if num_items == 0 || tables.is_empty() || self.has_reported.swap(true, Ordering::Relaxed) {

@@ -304,3 +304,19 @@ async fn a_writer_that_never_flushes_sends_too() {
     append_items(&writer, column, 1);
     server.wait_for(3).await;
 }
+
+#[tokio::test]
+async fn a_closed_writer_reports_nothing_that_its_task_still_has() {
+    for closes in [true, false] {
+        let server = FakeServer::new(true);
+        let (writer, _) = writer_with_stream(&server).await;
+        let queue = Arc::clone(writer.queue());
+        queue.state.lock().begin_encoding(&Arc::from("table"));
+        if closes {
+            queue.close();
+        }
+        drop(writer);
+        queue.delete();
+        assert_eq!(queue.has_reported.load(Ordering::Relaxed), !closes);
+    }
+}
