@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
 use parking_lot::Mutex;
+use reverb_base::process::host_name;
 use reverb_base::tasks::SharedTask;
 use reverb_base::{Error, ErrorKind, Result};
 
@@ -223,11 +224,10 @@ pub fn own_name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         let text = std::env::var("REVERB_CLIENT_NAME").unwrap_or_else(|_| {
-            let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
             let program =
                 std::env::args().find(|argument| !argument.starts_with('-')).unwrap_or_default();
             let program = program.rsplit('/').next().unwrap_or_default();
-            format!("{}:{}:{program}", host.trim(), std::process::id())
+            format!("{}:{}:{program}", host_name(), std::process::id())
         });
         let printable = |it: &char| it.is_ascii_graphic() || *it == ' ';
         let text: String = text.chars().filter(printable).take(MAX_CLIENT_NAME_BYTES).collect();
