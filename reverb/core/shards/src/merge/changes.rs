@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use reverb_base::{ErrorKind, Result};
-use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{
     DeleteItemsRequest, DeleteItemsResponse, ItemKeys, SetPausedRequest, SetPausedResponse,
 };
@@ -39,11 +38,7 @@ impl Merge for SetPausedRequest {
         let Some(error) = failed else { return Ok(SetPausedResponse {}) };
         let undo = Self { paused: !self.paused, ..self };
         let done = view.members.iter().zip(&results).filter(|(_, result)| result.is_ok());
-        let undone = join_all(done.map(|(member, _)| {
-            let undo = undo.clone();
-            async move { member.shard()?.call(undo).await }
-        }))
-        .await;
+        let undone = join_all(done.map(|(member, _)| member.call(undo.clone()))).await;
         Err(if undone.iter().all(Result::is_ok) {
             error.followed_by("The other shards are as they were.")
         } else {
