@@ -491,7 +491,9 @@ def test_the_overview_has_each_crate_above_those_that_use_it():
 
 
 def test_python_waits_where_the_overview_says():
-    waits = re.compile(r"\bblock_on\(|\bthread::(?:park|sleep)|\bblocking_recv\(|\bCondvar\b")
+    waits = re.compile(
+        r"\b(?:block_on|poll_for|blocking_recv)\(|\bthread::(?:park|sleep)|\bCondvar\b"
+    )
     folder = PACKAGE / "core" / "bindings" / "src"
     users = {path.name for path in folder.rglob("*.rs") if waits.search(path.read_text())}
     # The second is that of a dropped structured writer.

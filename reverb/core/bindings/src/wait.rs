@@ -2,16 +2,13 @@
 //! Waiting of calls from Python: without the GIL, interruptible by Ctrl-C, and ended by the
 //! interpreter's exit.
 
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::pin::pin;
+use std::time::Duration;
 
 use pyo3::prelude::*;
 use reverb_base::{Error, Result};
 use reverb_client::SendQueue;
+use reverb_rpc::client::poll_for;
 
 use crate::error::OrRaise;
 use crate::exit::{self, GracePeriod};
@@ -45,7 +42,7 @@ where
     loop {
         let slice = future.as_mut();
         let finished = py.detach(|| {
-            let finished = poll_for(SIGNAL_POLL, slice);
+            let finished = poll_for(runtime().handle(), SIGNAL_POLL, slice);
             waiting.park_if_finalizing();
             finished
         });
@@ -64,46 +61,6 @@ where
             };
             grace_period.insert(more).check(py)?;
         }
-    }
-}
-
-/// Polls a future in this thread until it is finished, or for `limit`.
-///
-/// Tokio's `timeout` would set a timer for every call, which wakes a thread of the runtime. So only
-/// the polls run in `block_on`, which bounds the work of each of them.
-fn poll_for<T>(limit: Duration, mut future: Pin<&mut impl Future<Output = T>>) -> Option<T> {
-    thread_local! {
-        static WAKER: Waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    }
-    WAKER.with(|waker| {
-        let mut context = Context::from_waker(waker);
-        let mut end = None;
-        loop {
-            let polled = poll_fn(|_| Poll::Ready(future.as_mut().poll(&mut context)));
-            if let Poll::Ready(result) = runtime().block_on(polled) {
-                return Some(result);
-            }
-            let now = Instant::now();
-            let end = *end.get_or_insert(now + limit);
-            if now >= end {
-                return None;
-            }
-            // Returns at once if there was a wake since the poll began.
-            std::thread::park_timeout(end - now);
-        }
-    })
-}
-
-/// Waker of a thread that polls a future.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
     }
 }
 

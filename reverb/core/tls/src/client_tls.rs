@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use reverb_base::{Error, Result};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, TlsStream};
@@ -108,12 +108,12 @@ impl ClientTls {
     /// # Errors
     ///
     /// Those of the socket; `InvalidData` if TLS failed, with a text that explains it.
-    pub async fn connect(
+    pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         snapshot: &Snapshot,
-        socket: TcpStream,
+        socket: S,
         host: &str,
-    ) -> io::Result<Socket> {
+    ) -> io::Result<Socket<S>> {
         let name = match &self.server_name {
             Some(name) => name.clone(),
             None => ServerName::try_from(host.to_owned()).map_err(|_| {

@@ -19,44 +19,43 @@ use crate::explain::explained;
 /// record has up to 16 KiB.
 const READ_BYTES: usize = 32 << 10;
 
-/// Socket under TLS, with a read buffer.
-pub(crate) type Buffered = BufReader<TcpStream>;
-
-pub(crate) fn buffered(socket: TcpStream) -> Buffered {
+/// A socket under TLS, with a read buffer.
+pub(crate) fn buffered<S: AsyncRead>(socket: S) -> BufReader<S> {
     BufReader::with_capacity(READ_BYTES, socket)
 }
 
-/// A connection. All variants are one type, so that HTTP/2 on top of them is compiled once.
+/// A connection over a socket `S`. All variants are one type, so that HTTP/2 on top of them is
+/// compiled once.
 #[derive(Debug)]
-pub enum Socket {
-    /// TCP without encryption.
-    Cleartext(TcpStream),
+pub enum Socket<S = TcpStream> {
+    /// Without encryption.
+    Cleartext(S),
     /// A Unix socket of this machine, without encryption.
     #[cfg(unix)]
     Unix(UnixStream),
-    /// TCP with encryption.
-    Tls(Box<Encrypted>),
+    /// With encryption.
+    Tls(Box<Encrypted<S>>),
 }
 
 /// A connection with TLS, and the function that explains its errors.
-pub struct Encrypted {
-    stream: TlsStream<Buffered>,
+pub struct Encrypted<S> {
+    stream: TlsStream<BufReader<S>>,
     describe: fn(&Error) -> String,
 }
 
-impl fmt::Debug for Encrypted {
+impl<S> fmt::Debug for Encrypted<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Encrypted").finish_non_exhaustive()
     }
 }
 
-impl Socket {
-    pub(crate) fn tls(stream: TlsStream<Buffered>, describe: fn(&Error) -> String) -> Self {
+impl<S> Socket<S> {
+    pub(crate) fn tls(stream: TlsStream<BufReader<S>>, describe: fn(&Error) -> String) -> Self {
         Self::Tls(Box::new(Encrypted { stream, describe }))
     }
 }
 
-impl AsyncRead for Socket {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Socket<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -73,7 +72,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Socket<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

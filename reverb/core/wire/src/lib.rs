@@ -20,6 +20,7 @@ pub mod transport;
 pub use calls::Calls;
 pub use capability::{Capabilities, Capability};
 pub use grpc::GrpcTransport;
+pub use reverb_rpc::client::poll_for;
 
 /// All services and messages: a `google.protobuf.FileDescriptorSet`, dependencies first.
 pub const DESCRIPTORS: &[u8] = include_bytes!("../proto/descriptors.bin");

@@ -34,6 +34,9 @@ pub struct InsertBatch {
     pub keep_chunk_keys: Vec<u64>,
 }
 
+/// See [`InsertSink::wait_here`].
+pub type WaitHere = Arc<dyn Fn() + Send + Sync>;
+
 /// The sending half of an insert stream.
 pub trait InsertSink: Send {
     /// Sends a batch. Waits while the server accepts no more (back-pressure).
@@ -45,6 +48,10 @@ pub trait InsertSink: Send {
     fn give<'a>(&'a mut self, items: &'a mut Vec<NewItem>) -> BoxFuture<'a, Result<()>> {
         self.send(InsertBatch { items: items.clone(), ..InsertBatch::default() })
     }
+
+    /// What a thread calls while it waits for confirmations of what another one may have sent.
+    /// `None` if it need not.
+    fn wait_here(&self) -> Option<WaitHere>;
 }
 
 /// Receives the keys of confirmed items. If the stream failed, the last message is an error. If the

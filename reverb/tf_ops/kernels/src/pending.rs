@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::Sampled;
+use reverb_wire::poll_for;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
@@ -48,8 +49,7 @@ struct Pending {
 
 /// Starts a call, and waits for about `limit`.
 pub(crate) fn start(runtime: &Handle, mut call: Call, limit: Duration) -> Outcome<Progress> {
-    let finished = runtime.block_on(async { tokio::time::timeout(limit, &mut call).await });
-    if let Ok(reply) = finished {
+    if let Some(reply) = poll_for(runtime, limit, Pin::new(&mut call)) {
         return Ok(Progress::Finished(reply?));
     }
     let pending = Arc::new(Pending::default());

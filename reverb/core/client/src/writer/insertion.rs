@@ -399,7 +399,7 @@ mod tests {
 
     use reverb_base::ErrorKind;
     use reverb_wire::transport::{
-        BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, Transport,
+        BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, Transport, WaitHere,
     };
     use tokio::runtime::Handle;
     use tokio::sync::mpsc;
@@ -421,6 +421,10 @@ mod tests {
     struct Sink(FailingServer, mpsc::UnboundedSender<Result<Vec<u64>>>);
 
     impl InsertSink for Sink {
+        fn wait_here(&self) -> Option<WaitHere> {
+            None
+        }
+
         fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
             let keys: Vec<u64> = batch.items.iter().map(|item| item.key).collect();
             let mut messages = self.0.messages.lock();

@@ -14,7 +14,7 @@ use reverb_data::{ChunkBuilder, NewItem, SequenceRange, TensorData, TrajectoryBu
 use reverb_wire::calls::{Call, SmallCall};
 use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse, TableInfo};
 use reverb_wire::transport::{
-    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, Transport,
+    BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, Transport, WaitHere,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
@@ -82,6 +82,10 @@ impl Connector for FakeServer {
 struct FakeSink(FakeServer, mpsc::UnboundedSender<Result<Vec<u64>>>);
 
 impl InsertSink for FakeSink {
+    fn wait_here(&self) -> Option<WaitHere> {
+        None
+    }
+
     fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             if let Some(error) = &self.0.refuses {

@@ -2,6 +2,8 @@
 //! Calls to one server, or to several in turn.
 
 use std::collections::HashSet;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,11 +11,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
 use parking_lot::Mutex;
 use reverb_base::process::host_name;
-use reverb_base::tasks::SharedTask;
 use reverb_base::{Error, ErrorKind, Result};
 
 use super::connection::{Connection, ConnectionOptions};
 use super::credentials::Security;
+use super::driver::Driver;
 use super::servers::Servers;
 use crate::framing::{
     ACCEPTED_COMPRESSION, Compression, MessageCheck, MessageLimit, MessageReader, MessageSender,
@@ -145,9 +147,9 @@ impl Channel {
                     )));
                 }
             };
-        let Connection { handle, task, liveness, authority, peer } = connection;
+        let Connection { handle, driver, liveness, authority, peer } = connection;
         let handle = handle.ready().await.map_err(|error| stream_error(&error, &peer))?;
-        Ok(Connection { handle, task, liveness, authority, peer })
+        Ok(Connection { handle, driver, liveness, authority, peer })
     }
 
     /// Opens a stream. Waits for a connection, but not for the server's answer: that may come only
@@ -159,24 +161,22 @@ impl Channel {
 
     async fn ask(&self, path: &str, request: Message) -> Result<Reply> {
         let connection = self.connection(path).await?;
-        Arc::clone(&connection.task).run_after(|| {
-            let mut call = self.start(connection, path)?;
-            // If this fails, the stream has already ended, and the reply has the reason.
-            let _ = call.sender.send_last(request);
-            Ok(call.reply)
-        })
+        let mut call = self.start(connection, path)?;
+        // If this fails, the stream has already ended, and the reply has the reason.
+        let _ = call.sender.send_last(request);
+        Ok(call.reply)
     }
 
     fn start(&self, connection: Connection, path: &str) -> Result<Call> {
         let request = request(&connection, path, &self.servers.options().security)?;
-        let Connection { mut handle, task, liveness, peer, .. } = connection;
+        let Connection { mut handle, driver, liveness, peer, .. } = connection;
         let (response, stream) =
             handle.send_request(request, false).map_err(|error| stream_error(&error, &peer))?;
         Ok(Call {
             sender: MessageSender::new(stream, peer.as_str()),
             reply: Reply {
                 state: ReplyState::Waiting(response),
-                task,
+                driver,
                 open: Some(liveness.open_call()),
                 peer,
                 rules: (self.answer_rules)(path),
@@ -244,17 +244,10 @@ pub struct Call {
     pub reply: Reply,
 }
 
-impl Call {
-    /// Sends a small request. It leaves in this thread, because the caller waits for its answer.
-    pub fn ask(&mut self, request: Message) -> Result<()> {
-        self.reply.task.run_after(|| self.sender.send_now(request))
-    }
-}
-
 /// Receiving half of a stream: headers, messages and, at the end, a status.
 pub struct Reply {
     state: ReplyState,
-    task: Arc<SharedTask>,
+    driver: Arc<Driver>,
     /// Present until the stream has ended.
     open: Option<OpenCall>,
     peer: String,
@@ -277,6 +270,27 @@ impl Reply {
     /// The next message; `None` if the server ended the stream without an error. Cancel safe: no
     /// message is lost if the future is dropped.
     pub async fn next(&mut self) -> Result<Option<bytes::Bytes>> {
+        let driver = Arc::clone(&self.driver);
+        let mut next = pin!(self.next_in_background());
+        let mut waiting = None;
+        poll_fn(|context| {
+            let polled = next.as_mut().poll(context);
+            if polled.is_pending() {
+                waiting.get_or_insert_with(|| driver.wait());
+            }
+            polled
+        })
+        .await
+    }
+
+    /// The driver of the connection.
+    pub fn driver(&self) -> Arc<Driver> {
+        Arc::clone(&self.driver)
+    }
+
+    /// Like `next`, for a task that reads what others wait for with `Driver::wait`. While nobody
+    /// does, it may get a message, or the end, up to 100 ms later.
+    pub async fn next_in_background(&mut self) -> Result<Option<bytes::Bytes>> {
         loop {
             match &mut self.state {
                 ReplyState::Waiting(response) => {
@@ -331,10 +345,7 @@ impl Reply {
                 _ => error,
             });
         }
-        let stream = std::mem::replace(&mut self.state, ReplyState::Ended(status));
-        // For a dropped stream h2 wakes the connection, which has nothing to send but a reset of a
-        // stream that had not ended. This thread does it: no call wakes the task at its end.
-        self.task.run_after(|| drop(stream));
+        self.state = ReplyState::Ended(status);
     }
 
     /// Waits for the status of a call whose only message was received.

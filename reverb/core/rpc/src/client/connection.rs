@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use h2::client::SendRequest;
 use parking_lot::Mutex;
-use reverb_base::tasks::SharedTask;
 use reverb_tls::{Snapshot, Socket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::credentials::Security;
+use super::driver::{DrivenSocket, Driver};
 use super::unix_socket;
 use crate::framing::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
@@ -73,7 +73,7 @@ impl From<io::Error> for Failure {
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) handle: SendRequest<Message>,
-    pub(super) task: Arc<SharedTask>,
+    pub(super) driver: Arc<Driver>,
     pub(super) liveness: Arc<Liveness>,
     /// Host and port as the user wrote them; `localhost` for a Unix socket.
     pub(super) authority: String,
@@ -156,6 +156,7 @@ impl Server {
     /// The open connection, unless it is known to be lost.
     async fn open_connection(&self) -> Option<Connection> {
         let connection = self.state.lock().connection.clone()?;
+        connection.driver.catch_up();
         let ready = connection.handle.ready().await.ok();
         if ready.is_none() {
             self.state.lock().connection = None;
@@ -221,7 +222,9 @@ impl Server {
             ServerAddress::Host(host) => host,
             ServerAddress::Socket(path) => {
                 let socket = unix_socket::connect(path, options.security.has_token()).await?;
-                return self.establish(socket, options.keepalive).await;
+                let driver = Driver::new(socket.into());
+                let socket = Socket::Cleartext(DrivenSocket(Arc::clone(&driver)));
+                return self.establish(driver, socket, options.keepalive).await;
             }
         };
         let mut failure = None;
@@ -245,16 +248,23 @@ impl Server {
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;
         keepalive.set_tcp_options(&socket);
+        let driver = Driver::new(socket.into());
+        let socket = DrivenSocket(Arc::clone(&driver));
         let socket = match (&options.security.tls, snapshot) {
             (Some(tls), Some(snapshot)) => tls.connect(snapshot, socket, &host.host).await?,
             _ => Socket::Cleartext(socket),
         };
-        self.establish(socket, keepalive).await
+        self.establish(driver, socket, keepalive).await
     }
 
     /// Opens a connection and waits for a first answer of the server. A machine may accept
     /// connections although no server process serves them.
-    async fn establish<S>(&self, socket: S, keepalive: Keepalive) -> io::Result<Connection>
+    async fn establish<S>(
+        &self,
+        driver: Arc<Driver>,
+        socket: S,
+        keepalive: Keepalive,
+    ) -> io::Result<Connection>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -280,19 +290,18 @@ impl Server {
                 Err(error) => closed(error),
             }),
         };
-        let task = Arc::<SharedTask>::default();
         let peer = self.peer.clone();
         let driven = {
             let peer = peer.clone();
             // The calls on the connection report its end.
-            task.start(async move {
+            driver.task.start(async move {
                 let ended = connection.await;
                 tracing::debug!(%peer, ?ended, "the connection ended");
             })
         };
         let connection = Connection {
             handle,
-            task,
+            driver,
             liveness: Arc::clone(&liveness),
             authority: self.address.authority(),
             peer: peer.clone(),

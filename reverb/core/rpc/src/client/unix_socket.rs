@@ -3,8 +3,6 @@
 
 use std::io;
 
-use reverb_tls::Socket;
-
 use crate::socket_path::SocketPath;
 
 /// Error that persists until somebody fixes its cause.
@@ -23,7 +21,7 @@ mod on_unix {
     use rustix::io::Errno;
     use tokio::net::UnixStream;
 
-    use super::{Socket, SocketPath, io, lasting};
+    use super::{SocketPath, io, lasting};
 
     /// Pause before another attempt when the server's queue of new connections is full.
     const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(10);
@@ -33,7 +31,7 @@ mod on_unix {
     pub(in crate::client) async fn connect(
         path: &SocketPath,
         has_token: bool,
-    ) -> io::Result<Socket> {
+    ) -> io::Result<UnixStream> {
         let socket = loop {
             match UnixStream::connect(path.as_path()).await {
                 Ok(socket) => break socket,
@@ -47,7 +45,7 @@ mod on_unix {
         if has_token {
             check_listener(socket.peer_cred()?.uid(), rustix::process::geteuid().as_raw())?;
         }
-        Ok(Socket::Unix(socket))
+        Ok(socket)
     }
 
     /// Checks the user of the listening process. The system reports it, so write access to the

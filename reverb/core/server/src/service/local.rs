@@ -23,7 +23,7 @@ use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleRequest, SampleStream,
-    ScanOptions, ScanStream, Transport,
+    ScanOptions, ScanStream, Transport, WaitHere,
 };
 use tokio::sync::mpsc;
 
@@ -378,6 +378,10 @@ impl LocalInsertSink {
 }
 
 impl InsertSink for LocalInsertSink {
+    fn wait_here(&self) -> Option<WaitHere> {
+        None
+    }
+
     fn send(&mut self, mut batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move { self.insert_items(&mut batch.items).await })
     }

@@ -6,6 +6,7 @@
 
 mod access;
 mod access_over_tls;
+mod driving;
 mod health;
 mod http_port;
 mod insert_rules;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use reverb_base::{Error, Result};
 use reverb_data::{NewItem, is_max_priority};
 use reverb_wire::transport::{
-    BoxFuture, InsertBatch, InsertSink, InsertStream, NextStream, ShardRoute,
+    BoxFuture, InsertBatch, InsertSink, InsertStream, NextStream, ShardRoute, WaitHere,
 };
 
 use super::even;
@@ -158,6 +158,10 @@ impl CountedSink {
 }
 
 impl InsertSink for CountedSink {
+    fn wait_here(&self) -> Option<WaitHere> {
+        self.sink.wait_here()
+    }
+
     fn send(&mut self, mut batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
         self.group.writes();
         if !batch.items.iter().any(|item| is_max_priority(item.priority)) {

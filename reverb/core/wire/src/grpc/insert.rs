@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An insert stream over the network.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use reverb_base::tasks::SharedTask;
 use reverb_base::{Error, ErrorKind, Result};
 use tokio::sync::{mpsc, watch};
 
 use crate::codec::insert::{decode_confirmation, encode_request};
 use crate::codec::trajectory_template::TrajectoryTemplates;
-use crate::transport::{BoxFuture, InsertBatch, InsertSink, InsertStream, stream_ended};
-use reverb_rpc::client::{Call, Reply};
+use crate::transport::{BoxFuture, InsertBatch, InsertSink, InsertStream, WaitHere, stream_ended};
+use reverb_rpc::client::{Call, Driver, Reply, Waiting};
 use reverb_rpc::framing::MessageSender;
 
 /// Creates an insert stream from an open call to the only server, or to one of several. A separate
@@ -16,10 +20,16 @@ pub(super) fn stream(call: Call, is_one_of_several: bool) -> InsertStream {
     let server = is_one_of_several.then(|| call.reply.peer().to_owned());
     let (confirmations, receiver) = mpsc::unbounded_channel();
     let (ended, end) = watch::channel(None);
-    tokio::spawn(read_confirmations(call.reply, confirmations, ended));
+    let driver = call.reply.driver();
+    let in_flight = Arc::new(InFlight::default());
+    let task = Arc::<SharedTask>::default();
+    let reading = read_confirmations(call.reply, confirmations, ended, Arc::clone(&in_flight));
+    tokio::spawn(task.start(reading));
     InsertStream {
         sink: Box::new(GrpcInsertSink {
             sender: call.sender,
+            driver,
+            in_flight,
             end,
             templates: TrajectoryTemplates::default(),
         }),
@@ -35,25 +45,29 @@ async fn read_confirmations(
     mut reply: Reply,
     confirmations: mpsc::UnboundedSender<Result<Vec<u64>>>,
     ended: watch::Sender<Option<Error>>,
+    in_flight: Arc<InFlight>,
 ) {
     loop {
         let keys = tokio::select! {
-            message = reply.next() => message,
+            message = reply.next_in_background() => message,
             () = confirmations.closed() => return,
         };
         let keys =
             keys.and_then(|message| message.map(|bytes| decode_confirmation(&bytes)).transpose());
         match keys {
             Ok(Some(keys)) => {
+                in_flight.confirm(keys.len());
                 if !keys.is_empty() && confirmations.send(Ok(keys)).is_err() {
                     return;
                 }
             }
             Ok(None) => {
+                in_flight.end();
                 ended.send_replace(Some(stream_ended(reply.peer())));
                 return;
             }
             Err(error) => {
+                in_flight.end();
                 ended.send_replace(Some(error.clone()));
                 let _ = confirmations.send(Err(error));
                 return;
@@ -62,20 +76,61 @@ async fn read_confirmations(
     }
 }
 
+/// The wait for the confirmations of items that were sent. The task that reads them waits for
+/// nothing, because the stream stays open while it is idle.
+#[derive(Default)]
+struct InFlight(Mutex<(usize, Option<Waiting>)>);
+
+impl InFlight {
+    fn begin(&self, items: usize, driver: &Arc<Driver>) {
+        let mut state = self.0.lock();
+        state.0 += items;
+        state.1.get_or_insert_with(|| driver.wait_for_caller());
+    }
+
+    /// Moves the wait to this thread.
+    fn wait_here(&self, driver: &Arc<Driver>) {
+        let mut state = self.0.lock();
+        if state.1.take().is_some() {
+            state.1 = Some(driver.wait_for_caller());
+        }
+    }
+
+    fn confirm(&self, items: usize) {
+        let mut state = self.0.lock();
+        state.0 = state.0.saturating_sub(items);
+        if state.0 == 0 {
+            state.1 = None;
+        }
+    }
+
+    fn end(&self) {
+        self.confirm(usize::MAX);
+    }
+}
+
 struct GrpcInsertSink {
     sender: MessageSender,
+    driver: Arc<Driver>,
+    in_flight: Arc<InFlight>,
     /// Reason for which the server ended the stream, once it has.
     end: watch::Receiver<Option<Error>>,
     templates: TrajectoryTemplates,
 }
 
 impl InsertSink for GrpcInsertSink {
+    fn wait_here(&self) -> Option<WaitHere> {
+        let (in_flight, driver) = (Arc::clone(&self.in_flight), Arc::clone(&self.driver));
+        Some(Arc::new(move || in_flight.wait_here(&driver)))
+    }
+
     fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             if let Some(error) = self.end.borrow().clone() {
                 return Err(error);
             }
             let message = encode_request(&batch, &mut self.templates);
+            self.in_flight.begin(batch.items.len(), &self.driver);
             let sent = self.sender.send(message).await;
             drop(batch);
             let Err(error) = sent else { return Ok(()) };

@@ -18,7 +18,7 @@ pub(super) struct GrpcLimiterHold {
 impl GrpcLimiterHold {
     pub(super) async fn begin(mut call: Call, request: &HoldRateLimiterRequest) -> Result<Self> {
         // If this fails, the stream has already ended, and the reply has the reason.
-        let _ = call.ask(Message::encode(request));
+        let _ = call.sender.send_now(Message::encode(request));
         let Call { sender, mut reply, .. } = call;
         match reply.next().await? {
             Some(_) => Ok(Self { sender, reply }),

@@ -134,7 +134,7 @@ impl SampleStream for GrpcSampleStream {
         self.outstanding = self.outstanding.saturating_add(request.num_samples);
         self.timeout = request.timeout;
         // If this fails, the stream has ended, and `receive` returns the reason.
-        let _ = self.call.ask(Message::encode(&encode_request(request)));
+        let _ = self.call.sender.send_now(Message::encode(&encode_request(request)));
         Ok(())
     }
 

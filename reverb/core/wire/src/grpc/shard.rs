@@ -65,7 +65,7 @@ struct GrpcWatchStream {
 impl WatchStream for GrpcWatchStream {
     fn receive(&mut self) -> BoxFuture<'_, Result<Option<WatchResponse>>> {
         Box::pin(async {
-            let message = self.reply.next().await;
+            let message = self.reply.next_in_background().await;
             let message = message.map_err(|error| explain(error, &self.target, "watch tables"))?;
             let Some(message) = message else { return Ok(None) };
             WatchResponse::decode(message).map(Some).map_err(|error| {

@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use reverb_base::tasks::Turn;
 use reverb_base::{Error, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{StatusRequest, TableStatus};
@@ -132,7 +131,7 @@ impl SendQueue {
     /// Waits until fewer than `limit` items are ready or sent, and unconfirmed.
     pub(crate) async fn wait_for_room(&self, limit: usize) -> Result<()> {
         let has_room = |state: &State| state.num_sent() + state.num_ready() < limit;
-        self.reported(self.wait_until(self.poll_inline(), has_room)).await
+        self.reported(self.send_until(has_room)).await
     }
 
     async fn reported<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
@@ -140,37 +139,30 @@ impl SendQueue {
         reported(&self.session, what, pin!(call)).await
     }
 
-    /// Takes the task from the runtime for a caller that would only wait for it, and polls it
-    /// inline, so that no thread is woken. `None` if the runtime sends; the server must be in this
-    /// process.
-    fn poll_inline(&self) -> Option<Turn<'_>> {
-        self.is_local.load(Ordering::Relaxed).then(|| self.task.take_turn())?
-    }
-
-    /// True if all items fit one message, so that a caller that sends them is not away for long.
-    fn fits_inline_poll(&self) -> bool {
-        let state = self.state.lock();
-        state.waiting_bytes <= MESSAGE_BYTES && state.num_pending() <= MESSAGE_ITEMS
-    }
-
     /// Waits until at most `max_pending` items are unconfirmed. Completes the chunks of all items
     /// except the last `max_pending`.
     pub(crate) async fn flush_all_but(&self, max_pending: usize) -> Result<()> {
-        let inline_poll = self.poll_inline();
         self.freeze_blocks(max_pending);
-        self.wait_until(inline_poll, |state| state.num_pending() <= max_pending).await
+        self.send_until(|state| state.num_pending() <= max_pending).await
     }
 
     /// Waits until all items are confirmed.
     pub(crate) async fn wait_until_confirmed(&self) -> Result<()> {
-        self.wait_until(None, |state| state.num_pending() == 0).await
+        self.wait_until(|state| state.num_pending() == 0).await
     }
 
-    pub(super) async fn wait_until(
-        &self,
-        inline_poll: Option<Turn<'_>>,
-        done: impl Fn(&State) -> bool + Send,
-    ) -> Result<()> {
+    /// Like `wait_until`. Items that fit one message are sent in the thread of the caller, which is
+    /// not away for long then. Not for the task itself.
+    async fn send_until(&self, done: impl Fn(&State) -> bool + Send) -> Result<()> {
+        let fits_message = {
+            let state = self.state.lock();
+            state.waiting_bytes <= MESSAGE_BYTES && state.num_pending() <= MESSAGE_ITEMS
+        };
+        let done = self.wait_until(done);
+        if fits_message { self.task.run_until(done).await } else { done.await }
+    }
+
+    pub(super) async fn wait_until(&self, done: impl Fn(&State) -> bool + Send) -> Result<()> {
         let is_done = || {
             let state = self.state.lock();
             state.check()?;
@@ -182,11 +174,6 @@ impl SendQueue {
         }
         let mut progress = self.progress.subscribe();
         let _flushing = Flushing::begin(self);
-        if let Some(inline_poll) = inline_poll
-            && self.fits_inline_poll()
-        {
-            inline_poll.run();
-        }
         loop {
             progress.borrow_and_update();
             if is_done()? {
@@ -224,7 +211,11 @@ struct Flushing<'a>(&'a SendQueue);
 
 impl<'a> Flushing<'a> {
     fn begin(queue: &'a SendQueue) -> Self {
-        queue.state.lock().flushing += 1;
+        {
+            let mut state = queue.state.lock();
+            state.flushing += 1;
+            state.flushes.flush();
+        }
         queue.work.notify_one();
         Self(queue)
     }

@@ -71,9 +71,56 @@ impl Pace {
     }
 }
 
+/// Number of flushes, each after one item, from which a flush is expected after the next one.
+const SINGLE_FLUSHES: u32 = 8;
+
+/// Whether a writer flushes each item. Then its caller sends the item, and no thread is woken that
+/// would do so at the same time.
+#[derive(Debug, Default)]
+pub(super) struct Flushes {
+    has_item: bool,
+    num_single: u32,
+}
+
+impl Flushes {
+    /// Counts an item, or several that were queued together.
+    pub(super) fn add_item(&mut self) {
+        if std::mem::replace(&mut self.has_item, true) {
+            self.num_single = 0;
+        }
+    }
+
+    /// Counts a flush.
+    pub(super) fn flush(&mut self) {
+        let is_single = std::mem::take(&mut self.has_item);
+        self.num_single = self.num_single.saturating_add(u32::from(is_single));
+    }
+
+    /// True if a flush is going to follow the item.
+    pub(super) fn expects_flush(&self) -> bool {
+        self.num_single >= SINGLE_FLUSHES
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flush_is_expected_after_some_flushes_of_one_item() {
+        let mut flushes = Flushes::default();
+        for _ in 0..SINGLE_FLUSHES {
+            assert!(!flushes.expects_flush());
+            flushes.add_item();
+            flushes.flush();
+        }
+        assert!(flushes.expects_flush());
+        flushes.flush();
+        flushes.add_item();
+        assert!(flushes.expects_flush());
+        flushes.add_item();
+        assert!(!flushes.expects_flush());
+    }
 
     /// True if the pace is fast after this many items, one in each interval.
     fn is_fast_after(pace: &mut Pace, now: &mut Instant, items: usize, interval: Duration) -> bool {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use reverb_base::tasks::SharedTask;
+use reverb_base::tasks::{SharedTask, run_inline};
 use reverb_base::{Error, Result};
 use reverb_data::{KeyGenerator, KeySlots};
 use smallvec::SmallVec;
@@ -99,8 +99,14 @@ impl SendQueue {
         &self,
         items: impl IntoIterator<Item = PendingItem> + AsRef<[PendingItem]>,
     ) -> Result<()> {
-        if self.keep_all(items)? {
+        if !self.keep_all(items)? {
+            return Ok(());
+        }
+        if self.is_throttled_by_caller() || !self.state.lock().flushes.expects_flush() {
             self.wake();
+        } else {
+            let _runtime = self.session.runtime().enter();
+            run_inline(|| self.wake());
         }
         Ok(())
     }
@@ -128,6 +134,7 @@ impl SendQueue {
             self.over_limit.store(true, Ordering::Relaxed);
         }
         state.warn_if_many();
+        state.flushes.add_item();
         Ok(match state.task {
             Task::Busy => false,
             // One that is not ready is reported by `blocks_completed` or `freeze_blocks`.

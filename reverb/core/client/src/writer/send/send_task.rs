@@ -7,13 +7,17 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Context;
 use std::time::Instant;
 
 use reverb_base::Result;
 use reverb_data::{KeyGenerator, NewItem};
-use reverb_wire::transport::{Confirmations, InsertSink, LostStream, NextStream, ShardRoute};
+use reverb_wire::transport::{
+    Confirmations, InsertSink, LostStream, NextStream, ShardRoute, WaitHere,
+};
 use smallvec::SmallVec;
 
 use super::message::Message;
@@ -63,6 +67,7 @@ pub(super) async fn run(queue: Arc<SendQueue>) {
                 {
                     queue.redraw_keys(&mut keys, &now.slots);
                 }
+                let wait_here = stream.sink.wait_here();
                 let mut task = SendTask {
                     session,
                     sink: stream.sink,
@@ -75,7 +80,7 @@ pub(super) async fn run(queue: Arc<SendQueue>) {
                 };
                 let confirmations = &mut stream.confirmations;
                 let ended = tokio::select! {
-                    ended = receive(&queue, confirmations, || backoff.answered()) => ended,
+                    ended = receive(&queue, confirmations, wait_here, || backoff.answered()) => ended,
                     ended = task.send_all(&queue) => ended,
                     () = queue.closing.notified() => return,
                 };
@@ -115,9 +120,17 @@ enum Sent {
 async fn receive(
     queue: &SendQueue,
     confirmations: &mut Confirmations,
+    wait_here: Option<WaitHere>,
     mut answered: impl FnMut(),
 ) -> Result<Sent> {
-    while let Some(keys) = confirmations.recv().await {
+    let mut next = |context: &mut Context<'_>| {
+        let received = confirmations.poll_recv(context);
+        if let (true, Some(wait_here)) = (received.is_pending(), &wait_here) {
+            wait_here();
+        }
+        received
+    };
+    while let Some(keys) = poll_fn(&mut next).await {
         queue.confirm(&keys?);
         answered();
     }
@@ -148,7 +161,7 @@ impl SendTask<'_> {
                 return Ok(Sent::Closed);
             }
             if self.moves(queue) {
-                queue.wait_until(None, |state| state.num_sent() == 0).await?;
+                queue.wait_until(|state| state.num_sent() == 0).await?;
                 return Ok(Sent::Moves);
             }
             queue.gather().await;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use reverb_base::{Error, Result};
 use reverb_data::NewItem;
 
-use super::gathering::Pace;
+use super::gathering::{Flushes, Pace};
 use super::in_flight::InFlight;
 use crate::writer::capture::item::PendingItem;
 
@@ -37,6 +37,7 @@ pub(super) struct State {
     pub(super) task: Task,
     /// Number of callers that wait for confirmations. While there are any, no items are gathered.
     pub(super) flushing: usize,
+    pub(super) flushes: Flushes,
     pub(super) error: Option<Error>,
     /// Set while the stream is lost and not reopened.
     pub(super) lost: Option<Lost>,

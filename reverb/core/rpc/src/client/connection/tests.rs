@@ -6,6 +6,7 @@ use http::HeaderValue;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
 use super::*;
+use crate::client::movable_socket::MovableSocket;
 use crate::keepalive::PRODUCT;
 
 const SETTINGS: u8 = 4;
@@ -89,7 +90,8 @@ async fn connect(keepalive: Keepalive) -> (Arc<Peer>, Connection) {
     let (ours, theirs) = duplex(1 << 16);
     let peer = Arc::new(Peer::default());
     tokio::spawn(Arc::clone(&peer).serve(theirs));
-    let connection = server().establish(ours, keepalive).await.unwrap();
+    let connection =
+        server().establish(Driver::new(MovableSocket::closed()), ours, keepalive).await.unwrap();
     (peer, connection)
 }
 
@@ -213,7 +215,11 @@ async fn a_server_without_room_gives_its_reason() {
     for first_words in [Vec::new(), frame(SETTINGS, 0, &[])] {
         let (ours, mut theirs) = duplex(1 << 16);
         theirs.write_all(&[&first_words[..], &graceful_close].concat()).await.unwrap();
-        let error = server().establish(ours, Keepalive::default()).await.err().unwrap();
+        let error = server()
+            .establish(Driver::new(MovableSocket::closed()), ours, Keepalive::default())
+            .await
+            .err()
+            .unwrap();
         assert_eq!(
             error.to_string(),
             "it refused the connection: the limit is 3 connections (Limits.x)"
@@ -227,6 +233,10 @@ async fn a_peer_that_closes_while_connecting_is_reported_as_closed() {
     tokio::spawn(async move {
         let _ = theirs.read_exact(&mut [0; 24]).await;
     });
-    let error = server().establish(ours, Keepalive::default()).await.err().unwrap();
+    let error = server()
+        .establish(Driver::new(MovableSocket::closed()), ours, Keepalive::default())
+        .await
+        .err()
+        .unwrap();
     assert!(error.to_string().contains("closed") || error.to_string().contains("broken pipe"));
 }
