@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that tests of several features share: servers, and the two ways to reach one."""
 
+import asyncio
 import contextlib
 import gc
+import inspect
 import pathlib
 import re
 import signal
@@ -89,6 +91,25 @@ def pytest_collection_finish():
     """Keeps the garbage collector from walking through all modules and tests again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Runs a test that is a coroutine in an event loop, in which its clients close."""
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def run():
+        async with contextlib.AsyncExitStack() as stack:
+            for value in arguments.values():
+                if isinstance(value, reverb.aio.Client):
+                    await stack.enter_async_context(value)
+            await test(**arguments)
+
+    asyncio.run(run())
+    return True
 
 
 @pytest.fixture(scope="module", params=HOSTS)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers, and programs that call them with `await`."""
-
-import asyncio
+"""Servers, and clients that call them with `await`."""
 
 import pytest
 
@@ -25,18 +23,9 @@ def address(request, start, tmp_path):
 
 
 @pytest.fixture
-def run(address):
-    """Runs a coroutine function with a client: `run(program)`."""
-
-    def run(program, **options):
-        async def main():
-            options.setdefault("connect_timeout_s", DEADLINE_S)
-            async with aio.Client(address, **options) as client:
-                return await program(client)
-
-        return asyncio.run(main())
-
-    return run
+def client(address):
+    """A client of the server, for a test that is a coroutine."""
+    return aio.Client(address, connect_timeout_s=DEADLINE_S)
 
 
 @pytest.fixture

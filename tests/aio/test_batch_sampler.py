@@ -8,33 +8,25 @@ import pytest
 
 import reverb
 from reverb import aio, errors, testing
-from support.aio_tables import tables
+from support.aio_tables import num_waiting, tables, until
 from support.hosts import HOSTS
-from support.waiting import DEADLINE_S, wait_until
+from support.waiting import DEADLINE_S
 
 
-def sampling(client):
-    """How many requests for items of the queue wait."""
-    return client.status().tables["queue"].sampling.waiting
-
-
-def test_batches_come_in_turn_in_the_same_memory(run):
-    async def program(client):
-        await client.insert_batch([np.arange(8.0)], {"queue": 1.0})
-        values, places = [], []
-        async with client.batch_sampler("queue", 2, num_buffers=2) as batches:
-            async for batch in batches:
-                values.append(batch.data[0][:, 0].tolist())
-                places.append(batch.data[0].ctypes.data)
-                if len(values) == 4:
-                    break
-        assert values == [[0, 1], [2, 3], [4, 5], [6, 7]]
-        assert places[:2] == places[2:]
-        assert places[0] != places[1]
-        with pytest.raises(StopAsyncIteration):
-            await anext(batches)
-
-    run(program)
+async def test_batches_come_in_turn_in_the_same_memory(client):
+    await client.insert_batch([np.arange(8.0)], {"queue": 1.0})
+    values, places = [], []
+    async with client.batch_sampler("queue", 2, num_buffers=2) as batches:
+        async for batch in batches:
+            values.append(batch.data[0][:, 0].tolist())
+            places.append(batch.data[0].ctypes.data)
+            if len(values) == 4:
+                break
+    assert values == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert places[:2] == places[2:]
+    assert places[0] != places[1]
+    with pytest.raises(StopAsyncIteration):
+        await anext(batches)
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
@@ -64,54 +56,41 @@ def test_epochs_end_it(start, drop_last):
             assert sorted(value for _, values in found[:3] for value in values) == list(range(5))
 
 
-def test_its_data_is_nested_as_that_of_the_twin(start):
+async def test_its_data_is_nested_as_that_of_the_twin(start):
     signature = {"x": reverb.specs.TensorSpec((1,), np.float64)}
     server = start(reverb.Table.queue("nested", 10, signature=signature))
     address = f"localhost:{server.port}"
-
-    async def main():
-        async with aio.Client(address) as client:
-            await client.insert_batch({"x": np.arange(4.0)}, {"nested": 1.0})
-            batches = client.batch_sampler("nested", 2, unpack_as_table_signature=True)
-            assert (await anext(batches)).data["x"].tolist() == [[0.0], [1.0]]
-            batches.close()
-
-    asyncio.run(main())
+    async with aio.Client(address) as client:
+        await client.insert_batch({"x": np.arange(4.0)}, {"nested": 1.0})
+        batches = client.batch_sampler("nested", 2, unpack_as_table_signature=True)
+        assert (await anext(batches)).data["x"].tolist() == [[0.0], [1.0]]
+        batches.close()
     (batch,) = (next(reverb.Client(address).batch_sampler("nested", 2, columns=["x"])),)
     assert batch.data[0].tolist() == [[2.0], [3.0]]
 
 
-def test_a_batch_after_a_cancelled_one_is_whole(run, watcher):
-    async def program(client):
-        batches = client.batch_sampler("queue", 2, partial=True)
-        await client.insert_batch([np.arange(2.0)], {"queue": 1.0})
-        assert (await anext(batches)).data[0][:, 0].tolist() == [0, 1]
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(anext(batches), 0.05)
-        await asyncio.get_running_loop().run_in_executor(
-            None, wait_until, lambda: sampling(watcher) == 0
-        )
-        await client.insert_batch([np.arange(2.0) + 5], {"queue": 1.0})
-        assert (await anext(batches)).data[0][:, 0].tolist() == [5, 6]
-        with pytest.raises(errors.DeadlineExceededError):
-            await anext(client.batch_sampler("queue", 2, timeout_ms=0))
-
-    run(program)
+async def test_a_batch_after_a_cancelled_one_is_whole(client, watcher):
+    batches = client.batch_sampler("queue", 2, partial=True)
+    await client.insert_batch([np.arange(2.0)], {"queue": 1.0})
+    assert (await anext(batches)).data[0][:, 0].tolist() == [0, 1]
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(anext(batches), 0.05)
+    await until(lambda: num_waiting(watcher)[0] == 0)
+    await client.insert_batch([np.arange(2.0) + 5], {"queue": 1.0})
+    assert (await anext(batches)).data[0][:, 0].tolist() == [5, 6]
+    with pytest.raises(errors.DeadlineExceededError):
+        await anext(client.batch_sampler("queue", 2, timeout_ms=0))
 
 
-def test_a_batch_that_arrives_after_close_is_the_last_one(run, watcher):
-    async def program(client):
-        batches = client.batch_sampler("queue", 1)
-        task = asyncio.create_task(anext_of(batches))
-        while sampling(watcher) == 0:
-            await asyncio.sleep(0.01)
-        batches.close()
-        await client.insert([3.0], {"queue": 1.0})
-        assert (await task).data[0].tolist() == [[3.0]]
-        with pytest.raises(StopAsyncIteration):
-            await anext(batches)
-
-    run(program)
+async def test_a_batch_that_arrives_after_close_is_the_last_one(client, watcher):
+    batches = client.batch_sampler("queue", 1)
+    task = asyncio.create_task(anext_of(batches))
+    await until(lambda: num_waiting(watcher)[0])
+    batches.close()
+    await client.insert([3.0], {"queue": 1.0})
+    assert (await task).data[0].tolist() == [[3.0]]
+    with pytest.raises(StopAsyncIteration):
+        await anext(batches)
 
 
 async def anext_of(iterator):

@@ -11,24 +11,10 @@ import pytest
 
 import reverb
 from reverb import aio, errors, testing
-from support.aio_tables import WAITS, tables
+from support.aio_tables import WAITS, num_waiting, tables, until
 from support.hosts import HOSTS
 from support.programs import Program
 from support.waiting import DEADLINE_S, wait_until
-
-
-def num_waiting(client, table):
-    """How many requests to sample and to insert wait at the server."""
-    status = client.status().tables[table]
-    return status.sampling.waiting, status.inserting.waiting
-
-
-async def until(condition):
-    """Lets the event loop run until a condition holds."""
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline
-        await asyncio.sleep(0.002)
 
 
 async def next_of(iterator):
@@ -45,200 +31,170 @@ WAITING = {
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_a_cancelled_sample_leaves_no_waiter(run, watcher, name):
-    async def program(client):
-        tasks = [asyncio.create_task(WAITING[name](client)) for _ in range(10)]
-        await until(lambda: num_waiting(watcher, "queue")[0] == 10)
-        for task in tasks[:9]:
-            task.cancel()
-        await asyncio.wait(tasks[:9])
-        assert all(task.cancelled() for task in tasks[:9])
-        await until(lambda: num_waiting(watcher, "queue")[0] == 1)
-        # The next insert goes to the task that still waits, and nowhere else.
-        await client.insert_batch([np.arange(2.0)], {"queue": 1.0})
-        await asyncio.wait_for(tasks[9], DEADLINE_S)
-        taken = watcher.server_info()["queue"].current_size
-        # An iterator may have prefetched the other one.
-        assert taken in {"sample_batch_out": [1], "sample": [0, 1]}.get(name, [0])
-
-    run(program)
+async def test_a_cancelled_sample_leaves_no_waiter(client, watcher, name):
+    tasks = [asyncio.create_task(WAITING[name](client)) for _ in range(10)]
+    await until(lambda: num_waiting(watcher)[0] == 10)
+    for task in tasks[:9]:
+        task.cancel()
+    await asyncio.wait(tasks[:9])
+    assert all(task.cancelled() for task in tasks[:9])
+    await until(lambda: num_waiting(watcher)[0] == 1)
+    # The next insert goes to the task that still waits, and nowhere else.
+    await client.insert_batch([np.arange(2.0)], {"queue": 1.0})
+    await asyncio.wait_for(tasks[9], DEADLINE_S)
+    taken = watcher.server_info()["queue"].current_size
+    # An iterator may have prefetched the other one.
+    assert taken in {"sample_batch_out": [1], "sample": [0, 1]}.get(name, [0])
 
 
-def test_timeouts_of_asyncio_leave_no_waiter(run, watcher):
-    async def program(client):
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(client.sample_batch("queue", 1), 0.05)
-        await until(lambda: num_waiting(watcher, "queue")[0] == 0)
-        # The client goes on as before.
-        await client.insert([1.0], {"queue": 1.0})
-        assert (await client.sample_batch("queue", 1)).data[0].tolist() == [[1.0]]
-
-    run(program)
+async def test_timeouts_of_asyncio_leave_no_waiter(client, watcher):
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(client.sample_batch("queue", 1), 0.05)
+    await until(lambda: num_waiting(watcher)[0] == 0)
+    # The client goes on as before.
+    await client.insert([1.0], {"queue": 1.0})
+    assert (await client.sample_batch("queue", 1)).data[0].tolist() == [[1.0]]
 
 
-def test_in_this_process_the_waiter_is_gone_with_the_task(start):
+async def test_in_this_process_the_waiter_is_gone_with_the_task(start):
     server = start(*tables())
     watcher = reverb.Client(f"localhost:{server.port}")
-
-    async def program():
-        async with aio.Client(f"localhost:{server.port}") as client:
-            task = asyncio.create_task(client.sample_batch("queue", 1))
-            await until(lambda: num_waiting(watcher, "queue")[0] == 1)
-            task.cancel()
-            await asyncio.wait([task])
-            assert num_waiting(watcher, "queue")[0] == 0
-
-    asyncio.run(program())
+    async with aio.Client(f"localhost:{server.port}") as client:
+        task = asyncio.create_task(client.sample_batch("queue", 1))
+        await until(lambda: num_waiting(watcher)[0] == 1)
+        task.cancel()
+        await asyncio.wait([task])
+        assert num_waiting(watcher)[0] == 0
 
 
-def test_a_cancelled_batch_keeps_the_parts_that_had_arrived(run, watcher):
-    async def program(client):
-        caught = []
+async def test_a_cancelled_batch_keeps_the_parts_that_had_arrived(client, watcher):
+    caught = []
+
+    async def sample():
+        try:
+            await client.sample_batch("queue", 3)
+        except asyncio.CancelledError as error:
+            caught.append(error)
+            raise
+
+    task = asyncio.create_task(sample())
+    await until(lambda: num_waiting(watcher)[0] == 1)
+    await client.insert([7.0], {"queue": 1.0})
+    await until(lambda: watcher.server_info()["queue"].current_size == 0)
+    # The item is on its way through this process.
+    await asyncio.sleep(0.1)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    (sample,) = caught[0].samples
+    assert isinstance(sample, reverb.ReplaySample)
+    assert sample.data[0].tolist() == [7.0]
+    assert sample.info.times_sampled == 1
+
+
+async def test_a_complete_batch_of_a_cancelled_task_is_not_lost(start):
+    server = start(*tables())
+    watcher = reverb.Client(f"localhost:{server.port}")
+    async with aio.Client(f"localhost:{server.port}") as client:
+        samples = []
 
         async def sample():
             try:
-                await client.sample_batch("queue", 3)
+                await client.sample_batch("queue", 1)
             except asyncio.CancelledError as error:
-                caught.append(error)
+                samples.extend(error.samples)
                 raise
 
         task = asyncio.create_task(sample())
-        await until(lambda: num_waiting(watcher, "queue")[0] == 1)
-        await client.insert([7.0], {"queue": 1.0})
-        await until(lambda: watcher.server_info()["queue"].current_size == 0)
-        # The item is on its way through this process.
-        await asyncio.sleep(0.1)
+        await until(lambda: num_waiting(watcher)[0] == 1)
+        # The call ends in another thread, while this one keeps the event loop from hearing it.
+        watcher.insert([3.0], {"queue": 1.0})
+        assert watcher.server_info()["queue"].current_size == 0
+        time.sleep(0.05)
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
-        (sample,) = caught[0].samples
-        assert isinstance(sample, reverb.ReplaySample)
-        assert sample.data[0].tolist() == [7.0]
-        assert sample.info.times_sampled == 1
-
-    run(program)
+        assert [it.data[0].tolist() for it in samples] == [[3.0]]
 
 
-def test_a_complete_batch_of_a_cancelled_task_is_not_lost(start):
-    server = start(*tables())
-    watcher = reverb.Client(f"localhost:{server.port}")
-
-    async def program():
-        async with aio.Client(f"localhost:{server.port}") as client:
-            samples = []
-
-            async def sample():
-                try:
-                    await client.sample_batch("queue", 1)
-                except asyncio.CancelledError as error:
-                    samples.extend(error.samples)
-                    raise
-
-            task = asyncio.create_task(sample())
-            await until(lambda: num_waiting(watcher, "queue")[0] == 1)
-            # The call ends in another thread, while this one keeps the event loop from hearing it.
-            watcher.insert([3.0], {"queue": 1.0})
-            assert watcher.server_info()["queue"].current_size == 0
-            time.sleep(0.05)
-            task.cancel()
-            await asyncio.wait([task])
-            assert task.cancelled()
-            assert [it.data[0].tolist() for it in samples] == [[3.0]]
-
-    asyncio.run(program())
-
-
-def test_an_iterator_goes_on_after_a_timeout(run, watcher):
-    async def program(client):
-        iterator = client.sample("queue", 3)
-        for expected in (1.0, 2.0, 3.0):
-            with pytest.raises(asyncio.TimeoutError):
-                await asyncio.wait_for(anext(iterator), 0.03)
-            await until(lambda: num_waiting(watcher, "queue")[0] == 0)
-            await client.insert([expected], {"queue": 1.0})
-            steps = await anext(iterator)
-            assert steps[0].data == [expected]
-        with pytest.raises(StopAsyncIteration):
-            await anext(iterator)
-
-    run(program)
-
-
-def test_an_iterator_that_is_closed_or_dropped_leaves_no_waiter(run, watcher):
-    async def program(client):
-        await client.insert([1.0], {"queue": 1.0})
-        async for _ in client.sample("queue", 5):
-            break
-        # No waiter, nor a stream that is about to wait.
-        await until(lambda: not watcher.status().traffic.streams["sample"])
-        assert num_waiting(watcher, "queue")[0] == 0
-        await client.insert([2.0], {"queue": 1.0})
-        iterator = client.sample("queue", 5)
+async def test_an_iterator_goes_on_after_a_timeout(client, watcher):
+    iterator = client.sample("queue", 3)
+    for expected in (1.0, 2.0, 3.0):
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(anext(iterator), 0.03)
+        await until(lambda: num_waiting(watcher)[0] == 0)
+        await client.insert([expected], {"queue": 1.0})
+        steps = await anext(iterator)
+        assert steps[0].data == [expected]
+    with pytest.raises(StopAsyncIteration):
         await anext(iterator)
-        await iterator.aclose()
-        await until(lambda: not watcher.status().traffic.streams["sample"])
-        assert num_waiting(watcher, "queue")[0] == 0
-        with pytest.raises(StopAsyncIteration):
-            await anext(iterator)
-
-    run(program)
 
 
-def test_an_iterator_is_for_one_task(run):
-    async def program(client):
-        iterator = client.sample("queue", 5)
-        task = asyncio.create_task(next_of(iterator))
-        await asyncio.sleep(0.05)
-        with pytest.raises(RuntimeError, match="waiting for a sample of this generator"):
-            await anext(iterator)
-        task.cancel()
+async def test_an_iterator_that_is_closed_or_dropped_leaves_no_waiter(client, watcher):
+    await client.insert([1.0], {"queue": 1.0})
+    async for _ in client.sample("queue", 5):
+        break
+    # No waiter, nor a stream that is about to wait.
+    await until(lambda: not watcher.status().traffic.streams["sample"])
+    assert num_waiting(watcher)[0] == 0
+    await client.insert([2.0], {"queue": 1.0})
+    iterator = client.sample("queue", 5)
+    await anext(iterator)
+    await iterator.aclose()
+    await until(lambda: not watcher.status().traffic.streams["sample"])
+    assert num_waiting(watcher)[0] == 0
+    with pytest.raises(StopAsyncIteration):
+        await anext(iterator)
 
-    run(program)
+
+async def test_an_iterator_is_for_one_task(client):
+    iterator = client.sample("queue", 5)
+    task = asyncio.create_task(next_of(iterator))
+    await asyncio.sleep(0.05)
+    with pytest.raises(RuntimeError, match="waiting for a sample of this generator"):
+        await anext(iterator)
+    task.cancel()
 
 
-def test_cancelled_inserts_and_flushes_leave_the_client_usable(start, path):
+async def test_cancelled_inserts_and_flushes_leave_the_client_usable(start, path):
     limiter = reverb.rate_limiters.Queue(1)
     table = testing.table("full", max_size=100, max_times_sampled=1, rate_limiter=limiter)
     server = start(table)
     address = f"{HOSTS[path]}:{server.port}"
-
-    async def program():
-        async with aio.Client(address) as client:
-            await client.insert([1.0], {"full": 1.0})
-            tasks = [asyncio.create_task(client.insert([2.0], {"full": 1.0})) for _ in range(5)]
-            writer = await client.trajectory_writer(1)
-            writer.append([3.0])
-            await writer.create_item("full", 1.0, [writer.history[0][-1:]])
-            with pytest.raises(errors.DeadlineExceededError, match="flush"):
-                await writer.flush(timeout_ms=20)
-            tasks += [asyncio.create_task(writer.flush())]
-            tasks += [asyncio.create_task(writer.end_episode())]
-            await asyncio.sleep(0.1)
-            assert not any(task.done() for task in tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            assert all(task.cancelled() for task in tasks)
-            # The writer's item was queued, and goes in when there is room.
-            values = set()
-            flushing = asyncio.create_task(writer.flush())
-            while not flushing.done():
-                batch = await client.sample_batch("full", 1, timeout_ms=1000)
-                values.add(float(batch.data[0][0, 0]))
-                await asyncio.sleep(0.01)
-            await flushing
-            values.update(
-                [
-                    float(steps[0].data[0])
-                    async for steps in client.sample("full", table.info.current_size)
-                ]
-            )
-            assert {1.0, 3.0} <= values
-
-    asyncio.run(program())
+    async with aio.Client(address) as client:
+        await client.insert([1.0], {"full": 1.0})
+        tasks = [asyncio.create_task(client.insert([2.0], {"full": 1.0})) for _ in range(5)]
+        writer = await client.trajectory_writer(1)
+        writer.append([3.0])
+        await writer.create_item("full", 1.0, [writer.history[0][-1:]])
+        with pytest.raises(errors.DeadlineExceededError, match="flush"):
+            await writer.flush(timeout_ms=20)
+        tasks += [asyncio.create_task(writer.flush())]
+        tasks += [asyncio.create_task(writer.end_episode())]
+        await asyncio.sleep(0.1)
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+        # The writer's item was queued, and goes in when there is room.
+        values = set()
+        flushing = asyncio.create_task(writer.flush())
+        while not flushing.done():
+            batch = await client.sample_batch("full", 1, timeout_ms=1000)
+            values.add(float(batch.data[0][0, 0]))
+            await asyncio.sleep(0.01)
+        await flushing
+        values.update(
+            [
+                float(steps[0].data[0])
+                async for steps in client.sample("full", table.info.current_size)
+            ]
+        )
+        assert {1.0, 3.0} <= values
 
 
-def test_random_cancellations_lose_nothing(start):
+async def test_random_cancellations_lose_nothing(start):
     server = start(reverb.Table.queue("queue", 5000))
     generator = np.random.default_rng(1)
     got = []
@@ -251,31 +207,28 @@ def test_random_cancellations_lose_nothing(start):
             got.extend(float(it.data[0][0]) for it in getattr(error, "samples", ()))
             raise
 
-    async def program():
-        async with aio.Client(f"localhost:{server.port}") as client:
-            written = 0
-            for _ in range(300):
-                tasks = [asyncio.create_task(sample(client)) for _ in range(3)]
-                for _ in range(generator.integers(0, 3)):
-                    await asyncio.sleep(0)
-                rows = int(generator.integers(1, 12))
-                await client.insert_batch(
-                    [np.arange(written, written + rows, dtype=float)], {"queue": 1.0}
-                )
-                written += rows
-                for _ in range(generator.integers(0, 4)):
-                    await asyncio.sleep(0)
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks)
-            left = (await client.server_info())["queue"].current_size
-            while left:
-                batch = await client.sample_batch("queue", left)
-                got.extend(batch.data[0].ravel().tolist())
-                left -= len(batch.data[0])
-            assert sorted(got) == list(range(written))
-
-    asyncio.run(program())
+    async with aio.Client(f"localhost:{server.port}") as client:
+        written = 0
+        for _ in range(300):
+            tasks = [asyncio.create_task(sample(client)) for _ in range(3)]
+            for _ in range(generator.integers(0, 3)):
+                await asyncio.sleep(0)
+            rows = int(generator.integers(1, 12))
+            await client.insert_batch(
+                [np.arange(written, written + rows, dtype=float)], {"queue": 1.0}
+            )
+            written += rows
+            for _ in range(generator.integers(0, 4)):
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        left = (await client.server_info())["queue"].current_size
+        while left:
+            batch = await client.sample_batch("queue", left)
+            got.extend(batch.data[0].ravel().tolist())
+            left -= len(batch.data[0])
+        assert sorted(got) == list(range(written))
 
 
 SIGNALS = """
@@ -307,7 +260,7 @@ def waiting(request, start):
     _, num_samples, num_inserts, _ = WAITS[request.param]
 
     def all_wait():
-        seen = num_waiting(watcher, "queue")[0], num_waiting(watcher, "full")[1]
+        seen = num_waiting(watcher)[0], num_waiting(watcher, "full")[1]
         return seen == (num_samples, num_inserts)
 
     return request.param, server, all_wait
@@ -324,23 +277,19 @@ def test_ctrl_c_ends_a_program_that_waits(waiting):
         assert program.ended() == 0
         # The log counts what a writer has not confirmed.
         assert bool(program.errors) == kind.endswith("writer")
-    wait_until(lambda: num_waiting(server.localhost_client(), "queue")[0] == 0)
+    wait_until(lambda: num_waiting(server.localhost_client())[0] == 0)
 
 
-def test_what_waits_hears_that_the_server_is_gone(waiting, path):
+async def test_what_waits_hears_that_the_server_is_gone(waiting, path):
     kind, server, all_wait = waiting
     count, *_, waits = WAITS[kind]
     address = f"{HOSTS[path]}:{server.port}"
-
-    async def program():
-        async with aio.Client(address, connect_timeout_s=0.5) as client:
-            tasks = [asyncio.create_task(waits(client)) for _ in range(count)]
-            await until(all_wait)
-            stopping = threading.Thread(target=server.stop)
-            stopping.start()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            stopping.join()
-            assert {type(it) for it in results} == {errors.UnavailableError}
-            assert all(address in str(it) for it in results)
-
-    asyncio.run(program())
+    async with aio.Client(address, connect_timeout_s=0.5) as client:
+        tasks = [asyncio.create_task(waits(client)) for _ in range(count)]
+        await until(all_wait)
+        stopping = threading.Thread(target=server.stop)
+        stopping.start()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        stopping.join()
+        assert {type(it) for it in results} == {errors.UnavailableError}
+        assert all(address in str(it) for it in results)

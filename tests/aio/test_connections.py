@@ -47,31 +47,24 @@ def test_a_refused_call_raises_its_class(call):
         asyncio.run(main(address))
 
 
-def test_a_group_of_servers(start):
+async def test_a_group_of_servers(start):
     servers = [start(*tables()) for _ in range(2)]
     seeds = ",".join(f"{HOSTS['remote'].rpartition('/')[2]}:{it.port}" for it in servers)
-
-    async def main():
-        async with aio.Client(f"shards:///{seeds}", connect_timeout_s=DEADLINE_S) as client:
-            await client.insert_batch([np.arange(20.0)], {"queue": 1.0})
-            waiting = [asyncio.create_task(client.sample_batch("queue", 1)) for _ in range(30)]
-            done, pending = await asyncio.wait(waiting, timeout=1)
-            for task in pending:
-                task.cancel()
-            await asyncio.wait(waiting)
-            assert sorted(float(it.result().data[0][0, 0]) for it in done) == list(range(20))
-            assert [it.state for it in await client.shard_info()] == ["up", "up"]
-            assert client.updates_missed == 0
-
-    asyncio.run(main())
+    async with aio.Client(f"shards:///{seeds}", connect_timeout_s=DEADLINE_S) as client:
+        await client.insert_batch([np.arange(20.0)], {"queue": 1.0})
+        waiting = [asyncio.create_task(client.sample_batch("queue", 1)) for _ in range(30)]
+        done, pending = await asyncio.wait(waiting, timeout=1)
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(waiting)
+        assert sorted(float(it.result().data[0][0, 0]) for it in done) == list(range(20))
+        assert [it.state for it in await client.shard_info()] == ["up", "up"]
+        assert client.updates_missed == 0
 
 
-def test_no_server():
-    async def main():
-        async with aio.Client("localhost:1", connect_timeout_s=0.2) as client:
-            calls = [client.sample_batch("table", 1) for _ in range(20)]
-            results = await asyncio.gather(*calls, return_exceptions=True)
-            assert {type(it) for it in results} == {errors.UnavailableError}
-            assert all("localhost:1" in str(it) for it in results)
-
-    asyncio.run(main())
+async def test_no_server():
+    async with aio.Client("localhost:1", connect_timeout_s=0.2) as client:
+        calls = [client.sample_batch("table", 1) for _ in range(20)]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(it) for it in results} == {errors.UnavailableError}
+        assert all("localhost:1" in str(it) for it in results)

@@ -13,7 +13,7 @@ import pytest
 
 import reverb
 from reverb import aio, errors
-from support.aio_tables import tables
+from support.aio_tables import num_waiting, tables, until
 from support.hosts import HOSTS
 from support.programs import Program, open_files, run, threads
 from support.waiting import wait_until
@@ -31,51 +31,35 @@ def watcher(server):
     return reverb.Client(f"localhost:{server.port}")
 
 
-def num_waiting(client):
-    return client.status().tables["queue"].sampling.waiting
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.002)
+@on_linux
+async def test_a_thousand_calls_that_wait_cost_no_thread(server, path, watcher):
+    async with aio.Client(f"{HOSTS[path]}:{server.port}") as client:
+        await client.server_info()
+        tasks = [asyncio.create_task(client.sample_batch("queue", 1))]
+        await until(lambda: num_waiting(watcher)[0] == 1)
+        before = threads(), open_files()
+        tasks += [asyncio.create_task(client.sample_batch("queue", 1)) for _ in range(999)]
+        await until(lambda: num_waiting(watcher)[0] == 1000)
+        # Those of earlier tests may end meanwhile.
+        assert threads() <= before[0]
+        assert open_files() <= before[1]
+        await client.insert_batch([np.arange(1000)], {"queue": 1.0})
+        batches = await asyncio.gather(*tasks)
+        assert sorted(int(it.data[0][0, 0]) for it in batches) == list(range(1000))
 
 
 @on_linux
-def test_a_thousand_calls_that_wait_cost_no_thread(server, path, watcher):
-    async def program():
-        async with aio.Client(f"{HOSTS[path]}:{server.port}") as client:
-            await client.server_info()
-            tasks = [asyncio.create_task(client.sample_batch("queue", 1))]
-            await until(lambda: num_waiting(watcher) == 1)
-            before = threads(), open_files()
-            tasks += [asyncio.create_task(client.sample_batch("queue", 1)) for _ in range(999)]
-            await until(lambda: num_waiting(watcher) == 1000)
-            # Those of earlier tests may end meanwhile.
-            assert threads() <= before[0]
-            assert open_files() <= before[1]
-            await client.insert_batch([np.arange(1000)], {"queue": 1.0})
-            batches = await asyncio.gather(*tasks)
-            assert sorted(int(it.data[0][0, 0]) for it in batches) == list(range(1000))
-
-    asyncio.run(program())
-
-
-@on_linux
-def test_a_thousand_inserts_may_wait(start, path):
+async def test_a_thousand_inserts_may_wait(start, path):
     server = start(reverb.Table.queue("full", 1))
-
-    async def program():
-        async with aio.Client(f"{HOSTS[path]}:{server.port}") as client:
-            await client.insert([-1], {"full": 1.0})
-            before = threads()
-            tasks = [asyncio.create_task(client.insert([i], {"full": 1.0})) for i in range(1000)]
-            await asyncio.sleep(0.05)
-            assert threads() <= before
-            got = [int(it[0].data[0]) async for it in client.sample("full", 1001)]
-            await asyncio.gather(*tasks)
-            assert sorted(got) == list(range(-1, 1000))
-
-    asyncio.run(program())
+    async with aio.Client(f"{HOSTS[path]}:{server.port}") as client:
+        await client.insert([-1], {"full": 1.0})
+        before = threads()
+        tasks = [asyncio.create_task(client.insert([i], {"full": 1.0})) for i in range(1000)]
+        await asyncio.sleep(0.05)
+        assert threads() <= before
+        got = [int(it[0].data[0]) async for it in client.sample("full", 1001)]
+        await asyncio.gather(*tasks)
+        assert sorted(got) == list(range(-1, 1000))
 
 
 @on_linux
@@ -96,41 +80,35 @@ def test_what_a_loop_had_open_is_closed_with_it(server):
 
 
 @on_linux
-def test_a_client_that_is_deleted_closes_what_it_had_open(server):
-    async def program():
-        await aio.Client(f"localhost:{server.port}").server_info()
+async def test_a_client_that_is_deleted_closes_what_it_had_open(server):
+    await aio.Client(f"localhost:{server.port}").server_info()
+    gc.collect()
+    await asyncio.sleep(0.05)
+    before = open_files()
+    client = aio.Client(f"localhost:{server.port}")
+    await client.server_info()
+    assert open_files() <= before + 2
+    del client
+    gc.collect()
+    await until(lambda: open_files() <= before)
+
+
+async def test_nothing_is_left_of_calls_that_have_ended(server, path):
+    async with aio.Client(f"{HOSTS[path]}:{server.port}") as client:
+        futures = []
+        for _ in range(50):
+            task = asyncio.create_task(client.sample_batch("queue", 1))
+            await asyncio.sleep(0)
+            futures.append(weakref.ref(task))
+            await client.insert([1.0], {"queue": 1.0})
+            await task
+            del task
+        calls = client._loops._calls[asyncio.get_running_loop()]
+        assert calls.num_waiting() == 0
+        # The loop still has the turn in which the last one ended.
+        await asyncio.sleep(0.01)
         gc.collect()
-        await asyncio.sleep(0.05)
-        before = open_files()
-        client = aio.Client(f"localhost:{server.port}")
-        await client.server_info()
-        assert open_files() <= before + 2
-        del client
-        gc.collect()
-        await until(lambda: open_files() <= before)
-
-    asyncio.run(program())
-
-
-def test_nothing_is_left_of_calls_that_have_ended(server, path):
-    async def program():
-        async with aio.Client(f"{HOSTS[path]}:{server.port}") as client:
-            futures = []
-            for _ in range(50):
-                task = asyncio.create_task(client.sample_batch("queue", 1))
-                await asyncio.sleep(0)
-                futures.append(weakref.ref(task))
-                await client.insert([1.0], {"queue": 1.0})
-                await task
-                del task
-            calls = client._loops._calls[asyncio.get_running_loop()]
-            assert calls.num_waiting() == 0
-            # The loop still has the turn in which the last one ended.
-            await asyncio.sleep(0.01)
-            gc.collect()
-            assert [it for it in futures if it() is not None] == []
-
-    asyncio.run(program())
+        assert [it for it in futures if it() is not None] == []
 
 
 def test_two_loops_in_two_threads_may_share_a_client(server):
@@ -162,11 +140,11 @@ def test_closing_cancels_the_tasks_of_all_loops(server, watcher):
 
     thread = threading.Thread(target=lambda: asyncio.run(wait()))
     thread.start()
-    wait_until(lambda: num_waiting(watcher) == 1)
+    wait_until(lambda: num_waiting(watcher)[0] == 1)
 
     async def close():
         task = asyncio.create_task(client.sample_batch("queue", 1))
-        await until(lambda: num_waiting(watcher) == 2)
+        await until(lambda: num_waiting(watcher)[0] == 2)
         await client.close()
         await asyncio.wait([task])
         assert task.cancelled()
@@ -177,32 +155,29 @@ def test_closing_cancels_the_tasks_of_all_loops(server, watcher):
     asyncio.run(close())
     thread.join()
     assert ended == [True]
-    assert num_waiting(watcher) == 0
+    assert num_waiting(watcher)[0] == 0
 
 
-def test_the_loop_gets_its_turn_while_all_is_ready_at_once(server):
-    async def program():
-        async with aio.Client(f"localhost:{server.port}") as client:
-            await client.insert([1.0], {"table": 1.0})
-            turns = 0
+async def test_the_loop_gets_its_turn_while_all_is_ready_at_once(server):
+    async with aio.Client(f"localhost:{server.port}") as client:
+        await client.insert([1.0], {"table": 1.0})
+        turns = 0
 
-            async def other():
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await asyncio.sleep(0)
+        async def other():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
 
-            task = asyncio.create_task(other())
-            for _ in range(1000):
-                await client.sample_batch("table", 1)
-            assert 10 < turns < 1000
-            turns = 0
-            async for _ in client.sample("table", 1000):
-                pass
-            assert turns > 10
-            task.cancel()
-
-    asyncio.run(program())
+        task = asyncio.create_task(other())
+        for _ in range(1000):
+            await client.sample_batch("table", 1)
+        assert 10 < turns < 1000
+        turns = 0
+        async for _ in client.sample("table", 1000):
+            pass
+        assert turns > 10
+        task.cancel()
 
 
 def test_a_loop_that_is_closed_with_calls_pending(server, watcher):
@@ -210,7 +185,7 @@ def test_a_loop_that_is_closed_with_calls_pending(server, watcher):
     loop = asyncio.new_event_loop()
     task = loop.create_task(client.sample_batch("queue", 1))
     loop.run_until_complete(asyncio.sleep(0.02))
-    assert num_waiting(watcher) == 1
+    assert num_waiting(watcher)[0] == 1
     loop.close()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -224,7 +199,7 @@ def test_a_loop_that_is_closed_with_calls_pending(server, watcher):
 
     # The next loop finds nothing of it.
     assert asyncio.run(again())["queue"].current_size == 1
-    assert num_waiting(watcher) == 0
+    assert num_waiting(watcher)[0] == 0
 
 
 EXIT = """
@@ -252,7 +227,7 @@ def test_a_program_ends_with_calls_pending(server, watcher, how, code):
     with Program(EXIT, f"localhost:{server.port}", how) as program:
         assert program.ended() == code
         assert program.errors == ""
-    wait_until(lambda: num_waiting(watcher) == 0)
+    wait_until(lambda: num_waiting(watcher)[0] == 0)
 
 
 DAEMON = """
@@ -341,7 +316,7 @@ def test_uvloop(server, watcher):
     async def program():
         async with aio.Client(f"localhost:{server.port}") as client:
             tasks = [asyncio.create_task(client.sample_batch("queue", 1)) for _ in range(100)]
-            await until(lambda: num_waiting(watcher) == 100)
+            await until(lambda: num_waiting(watcher)[0] == 100)
             for task in tasks[50:]:
                 task.cancel()
             await client.insert_batch([np.arange(50)], {"queue": 1.0})

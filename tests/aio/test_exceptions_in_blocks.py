@@ -44,16 +44,10 @@ def make(request):
 
 
 @pytest.fixture
-def run(start, path):
-    """Runs a coroutine function with a client: `run(program)`."""
+def client(start, path):
+    """A client of the server, for a test that is a coroutine."""
     server = start(testing.table(), reverb.Table.queue("full", 1))
-
-    async def main(program):
-        address = f"{HOSTS[path]}:{server.port}"
-        async with aio.Client(address, connect_timeout_s=DEADLINE_S) as client:
-            return await program(client)
-
-    return lambda program: asyncio.run(main(program))
+    return aio.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=DEADLINE_S)
 
 
 async def leave(make, client, table, error, num_items):
@@ -72,99 +66,78 @@ async def leave(make, client, table, error, num_items):
     assert error.__context__ is None
 
 
-def test_items_are_confirmed_after_an_exception(run, make, left_writers):
-    async def program(client):
-        await leave(make, client, "table", KeyError("mine"), 3)
-        return (await client.server_info())["table"].current_size
-
-    assert run(program) == 3
+async def test_items_are_confirmed_after_an_exception(client, make, left_writers):
+    await leave(make, client, "table", KeyError("mine"), 3)
+    assert (await client.server_info())["table"].current_size == 3
     assert not left_writers()
 
 
 @pytest.mark.parametrize("kind", [asyncio.CancelledError, GeneratorExit, KeyboardInterrupt])
-def test_nothing_is_flushed_after_what_is_no_exception(run, make, left_writers, kind):
-    async def program(client):
-        await client.insert([1], {"full": 1.0})
-        await leave(make, client, "full", kind("mine"), 3)
-
-    run(program)
+async def test_nothing_is_flushed_after_what_is_no_exception(client, make, left_writers, kind):
+    await client.insert([1], {"full": 1.0})
+    await leave(make, client, "full", kind("mine"), 3)
     wait_until(left_writers)
     (line,) = left_writers()
     assert "with items of table full that" in line
 
 
-def test_a_blocked_table_holds_an_exception_for_2_s(run, make, left_writers):
-    async def program(client):
-        await client.insert([1], {"full": 1.0})
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        await leave(make, client, "full", KeyError("mine"), 3)
-        return loop.time() - began
-
-    assert run(program) >= 2
+async def test_a_blocked_table_holds_an_exception_for_2_s(client, make, left_writers):
+    await client.insert([1], {"full": 1.0})
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await leave(make, client, "full", KeyError("mine"), 3)
+    assert loop.time() - began >= 2
     wait_until(left_writers)
     assert "with items of table full that" in left_writers()[0]
 
 
-def test_items_that_are_confirmed_within_2_s_are_not_told(run, make, left_writers):
-    async def program(client):
-        await client.insert([1], {"full": 1.0})
-        leaving = asyncio.create_task(leave(make, client, "full", KeyError("mine"), 3))
-        batch = await client.sample_batch("full", 4)
-        await leaving
-        return len(batch.info.key)
-
-    assert run(program) == 4
+async def test_items_that_are_confirmed_within_2_s_are_not_told(client, make, left_writers):
+    await client.insert([1], {"full": 1.0})
+    leaving = asyncio.create_task(leave(make, client, "full", KeyError("mine"), 3))
+    batch = await client.sample_batch("full", 4)
+    await leaving
+    assert len(batch.info.key) == 4
     assert not left_writers()
 
 
-def test_a_reverb_error_is_raised_without_a_flush(run, make, left_writers, until):
-    async def program(client):
-        await client.insert([1], {"full": 1.0})
-        await leave(make, client, "full", reverb.DeadlineExceededError("mine"), 3)
-
-    run(program)
+async def test_a_reverb_error_is_raised_without_a_flush(client, make, left_writers, until):
+    await client.insert([1], {"full": 1.0})
+    await leave(make, client, "full", reverb.DeadlineExceededError("mine"), 3)
     if make is not trajectory:  # It stays open, and sends them on.
         until(left_writers)
     assert all("an exception left its block" in line for line in left_writers())
 
 
-def test_a_cancelled_flush_after_an_exception(run, make, left_writers):
-    async def program(client):
-        await client.insert([1], {"full": 1.0})
-        writer, add = await make(client, "full")
-        in_block = asyncio.Event()
+async def test_a_cancelled_flush_after_an_exception(client, make, left_writers):
+    await client.insert([1], {"full": 1.0})
+    writer, add = await make(client, "full")
+    in_block = asyncio.Event()
 
-        async def block():
-            async with writer:
-                await add()
-                in_block.set()
-                raise KeyError("mine")
+    async def block():
+        async with writer:
+            await add()
+            in_block.set()
+            raise KeyError("mine")
 
-        task = asyncio.create_task(block())
-        # The task runs on until it awaits, which is the flush.
-        await in_block.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError) as caught:
-            await task
-        assert isinstance(caught.value.__context__, KeyError)
-
-    run(program)
+    task = asyncio.create_task(block())
+    # The task runs on until it awaits, which is the flush.
+    await in_block.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert isinstance(caught.value.__context__, KeyError)
     wait_until(left_writers)
     assert "with items of table full that" in left_writers()[0]
 
 
-def test_the_end_of_a_block_after_an_exception(run, make):
-    async def program(client):
-        writer, add = await make(client, "table")
-        with pytest.raises(KeyError):
-            async with writer:
-                raise KeyError("mine")
-        if make is trajectory:
-            await add()
-            await writer.flush()
-            return
-        with pytest.raises(errors.FailedPreconditionError, match="closed"):
-            await add()
-
-    run(program)
+async def test_the_end_of_a_block_after_an_exception(client, make):
+    writer, add = await make(client, "table")
+    with pytest.raises(KeyError):
+        async with writer:
+            raise KeyError("mine")
+    if make is trajectory:
+        await add()
+        await writer.flush()
+        return
+    with pytest.raises(errors.FailedPreconditionError, match="closed"):
+        await add()

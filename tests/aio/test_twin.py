@@ -60,124 +60,103 @@ def test_options_of_the_constructor_are_those_of_the_twin():
     assert inspect.signature(aio.Client.__init__) == inspect.signature(reverb.Client.__init__)
 
 
-def test_calls(run):
-    async def program(client):
-        await client.insert([np.zeros(2), 1.0], {"table": 2.0, "queue": 1.0})
-        await client.insert_batch([np.ones((3, 2)), np.arange(3.0)], {"table": [1.0, 2.0, 3.0]})
-        batch = await client.sample_batch("table", 2)
-        assert batch.data[0].shape == (2, 1, 2)
-        assert (await client.sample_batch("queue", 1)).info.priority.tolist() == [1.0]
-        steps = [steps async for steps in client.sample("table", 3)]
-        assert [len(it) for it in steps] == [1, 1, 1]
-        assert steps[0][0].data[1].shape == ()
-        scanned = [item async for item in client.scan("table")]
-        assert [float(item.data[1][0]) for item in scanned] == [1.0, 0.0, 1.0, 2.0]
-        keys = [item.info.key for item in scanned]
-        await client.update_priorities("table", keys[:2], [7.0, 8.0])
-        await client.mutate_priorities("table", updates={keys[2]: 9.0}, deletes=[keys[3]])
-        scanned = [item async for item in client.scan("table")]
-        assert [item.info.priority for item in scanned] == [7.0, 8.0, 9.0]
-        where = reverb.Where(priority=(8, None))
-        chosen = [item async for item in client.scan("table", where=where, columns=[1])]
-        assert [item.data[0].tolist() for item in chosen] == [[0.0], [1.0]]
-        fetched = await client.fetch("table", keys[::-1])
-        assert fetched.info.key.tolist() == keys[2::-1]
-        assert (await client.fetch("table", [1])).data == []
-        await client.insert_batch([np.ones((2, 2)), np.arange(2.0)], {"table": 20.0})
-        assert await client.delete_items("table", where=reverb.Where(priority=(20, None))) == 2
-        assert await client.delete_items("table", [1]) == 0
-        info = await client.server_info()
-        assert info["table"].current_size == 3
-        assert (await client.status()).tables["table"].items == 3
-        assert (await client.diagnose("table")).state
-        assert (await client.configure_table("table", max_size=2)).max_size == 2
-        changes = await client.configure_tables({"table": reverb.TableChange(max_size=3)})
-        assert len(changes) == 1
-        await client.pause_table("table")
-        with pytest.raises(errors.DeadlineExceededError, match="paused"):
-            await client.sample_batch("table", 1, timeout_ms=10)
-        await client.resume_table("table")
-        async with client.rate_limiter_off("queue"):
-            await client.insert([np.zeros(2), 1.0], {"queue": 1.0})
-        await client.reset("table")
-        assert (await client.server_info(timeout=5))["table"].current_size == 0
-        assert await client.directory() is None
-        with pytest.raises(errors.InvalidArgumentError, match="shards:///"):
-            await client.shard_info()
-
-    run(program)
+async def test_calls(client):
+    await client.insert([np.zeros(2), 1.0], {"table": 2.0, "queue": 1.0})
+    await client.insert_batch([np.ones((3, 2)), np.arange(3.0)], {"table": [1.0, 2.0, 3.0]})
+    batch = await client.sample_batch("table", 2)
+    assert batch.data[0].shape == (2, 1, 2)
+    assert (await client.sample_batch("queue", 1)).info.priority.tolist() == [1.0]
+    steps = [steps async for steps in client.sample("table", 3)]
+    assert [len(it) for it in steps] == [1, 1, 1]
+    assert steps[0][0].data[1].shape == ()
+    scanned = [item async for item in client.scan("table")]
+    assert [float(item.data[1][0]) for item in scanned] == [1.0, 0.0, 1.0, 2.0]
+    keys = [item.info.key for item in scanned]
+    await client.update_priorities("table", keys[:2], [7.0, 8.0])
+    await client.mutate_priorities("table", updates={keys[2]: 9.0}, deletes=[keys[3]])
+    scanned = [item async for item in client.scan("table")]
+    assert [item.info.priority for item in scanned] == [7.0, 8.0, 9.0]
+    where = reverb.Where(priority=(8, None))
+    chosen = [item async for item in client.scan("table", where=where, columns=[1])]
+    assert [item.data[0].tolist() for item in chosen] == [[0.0], [1.0]]
+    fetched = await client.fetch("table", keys[::-1])
+    assert fetched.info.key.tolist() == keys[2::-1]
+    assert (await client.fetch("table", [1])).data == []
+    await client.insert_batch([np.ones((2, 2)), np.arange(2.0)], {"table": 20.0})
+    assert await client.delete_items("table", where=reverb.Where(priority=(20, None))) == 2
+    assert await client.delete_items("table", [1]) == 0
+    info = await client.server_info()
+    assert info["table"].current_size == 3
+    assert (await client.status()).tables["table"].items == 3
+    assert (await client.diagnose("table")).state
+    assert (await client.configure_table("table", max_size=2)).max_size == 2
+    changes = await client.configure_tables({"table": reverb.TableChange(max_size=3)})
+    assert len(changes) == 1
+    await client.pause_table("table")
+    with pytest.raises(errors.DeadlineExceededError, match="paused"):
+        await client.sample_batch("table", 1, timeout_ms=10)
+    await client.resume_table("table")
+    async with client.rate_limiter_off("queue"):
+        await client.insert([np.zeros(2), 1.0], {"queue": 1.0})
+    await client.reset("table")
+    assert (await client.server_info(timeout=5))["table"].current_size == 0
+    assert await client.directory() is None
+    with pytest.raises(errors.InvalidArgumentError, match="shards:///"):
+        await client.shard_info()
 
 
-def test_trajectory_writer(run):
-    async def program(client):
-        async with client.trajectory_writer(3) as writer:
-            for step in range(5):
-                writer.append({"a": np.full(2, step), "b": step})
-                if step >= 2:
-                    history = writer.history
-                    await writer.create_item(
-                        "table", step, {"a": history["a"][-3:], "b": history["b"][-1]}
-                    )
-            await writer.flush()
-            assert writer.episode_steps == 5
-            await writer.end_episode()
-            assert writer.episode_steps == 0
-        writer = await client.trajectory_writer(1, validate_items=False)
+async def test_trajectory_writer(client):
+    async with client.trajectory_writer(3) as writer:
+        for step in range(5):
+            writer.append({"a": np.full(2, step), "b": step})
+            if step >= 2:
+                history = writer.history
+                await writer.create_item(
+                    "table", step, {"a": history["a"][-3:], "b": history["b"][-1]}
+                )
+        await writer.flush()
+        assert writer.episode_steps == 5
+        await writer.end_episode()
+        assert writer.episode_steps == 0
+    writer = await client.trajectory_writer(1, validate_items=False)
+    writer.append([1.0])
+    await writer.create_item("queue", 1.0, [writer.history[0][-1:]])
+    await writer.flush(timeout_ms=10_000)
+    await writer.close()
+    with pytest.raises(errors.FailedPreconditionError, match="closed"):
         writer.append([1.0])
-        await writer.create_item("queue", 1.0, [writer.history[0][-1:]])
-        await writer.flush(timeout_ms=10_000)
-        await writer.close()
-        with pytest.raises(errors.FailedPreconditionError, match="closed"):
-            writer.append([1.0])
-        batch = await client.sample_batch("table", 3)
-        assert batch.data[0][:, 0, 0].tolist() == [0, 0, 0]
-        assert (await client.server_info())["queue"].current_size == 1
-
-    run(program)
+    batch = await client.sample_batch("table", 3)
+    assert batch.data[0][:, 0, 0].tolist() == [0, 0, 0]
+    assert (await client.server_info())["queue"].current_size == 1
 
 
-def test_out_columns_and_padding_are_as_in_the_twin(run, watcher):
+async def test_out_columns_and_padding_are_as_in_the_twin(client, watcher):
     with watcher.trajectory_writer(4) as writer:
         for step in range(4):
             writer.append([np.full(2, step, np.float32), step])
             for table in ("table", "queue"):
                 writer.create_item(table, 1.0, [writer.history[0][:], writer.history[1][-1]])
-
-    async def program(client):
-        batch = await client.sample_batch("table", 4, ragged="pad", pad=-1, pad_to_multiple_of=8)
-        twin = watcher.sample_batch("table", 4, ragged="pad", pad=-1, pad_to_multiple_of=8)
-        assert batch.lengths[1].tolist() == [1, 1, 1, 1]
-        np.testing.assert_array_equal(batch.data[0], twin.data[0])
-        np.testing.assert_array_equal(batch.lengths[0], twin.lengths[0])
-        packed = await client.sample_batch("table", 2, ragged="packed", columns=[0])
-        assert len(packed.data) == 1
-        out = np.zeros((1, 1, 2), np.float32)
-        batch = await client.sample_batch("table", 1, columns=[0], out=[out])
-        assert batch.data[0] is out
-        with pytest.raises(errors.InvalidArgumentError) as raised:
-            await client.sample_batch("table", 2, out=[np.zeros((2, 1, 2)), np.zeros(2, int)])
-        assert len(raised.value.keys) == 2
-        with pytest.raises(errors.InvalidArgumentError, match="batch_size must be at least 1"):
-            await client.sample_batch("table", 0)
-
-    run(program)
+    batch = await client.sample_batch("table", 4, ragged="pad", pad=-1, pad_to_multiple_of=8)
+    twin = watcher.sample_batch("table", 4, ragged="pad", pad=-1, pad_to_multiple_of=8)
+    assert batch.lengths[1].tolist() == [1, 1, 1, 1]
+    np.testing.assert_array_equal(batch.data[0], twin.data[0])
+    np.testing.assert_array_equal(batch.lengths[0], twin.lengths[0])
+    packed = await client.sample_batch("table", 2, ragged="packed", columns=[0])
+    assert len(packed.data) == 1
+    out = np.zeros((1, 1, 2), np.float32)
+    batch = await client.sample_batch("table", 1, columns=[0], out=[out])
+    assert batch.data[0] is out
+    with pytest.raises(errors.InvalidArgumentError) as raised:
+        await client.sample_batch("table", 2, out=[np.zeros((2, 1, 2)), np.zeros(2, int)])
+    assert len(raised.value.keys) == 2
+    with pytest.raises(errors.InvalidArgumentError, match="batch_size must be at least 1"):
+        await client.sample_batch("table", 0)
 
 
-def call(server, program):
-    """Runs a coroutine function with a client of a server in this process."""
-
-    async def main():
-        async with aio.Client(f"localhost:{server.port}") as client:
-            return await program(client)
-
-    return asyncio.run(main())
-
-
-def test_data_is_nested_as_the_signature(start):
+async def test_data_is_nested_as_the_signature(start):
     signature = {"x": reverb.specs.TensorSpec((1, 2), np.float64)}
     server = start(reverb.Table.queue("nested", 10, signature=signature))
-
-    async def program(client):
+    async with aio.Client(f"localhost:{server.port}") as client:
         await client.insert_batch({"x": np.zeros((2, 2))}, {"nested": 1.0})
         batch = await client.sample_batch("nested", 1, unpack_as_table_signature=True)
         assert batch.data["x"].shape == (1, 1, 2)
@@ -189,8 +168,6 @@ def test_data_is_nested_as_the_signature(start):
             await client.sample_batch("other", 1, columns=["x"])
         with pytest.raises(errors.SignatureMismatchError):
             await client.insert({"x": np.zeros(3)}, {"nested": 1.0})
-
-    call(server, program)
 
 
 async def awaited(client, name, *args, **kwargs):
@@ -229,18 +206,16 @@ async def awaited(client, name, *args, **kwargs):
         ("drain", (-1.0,)),
     ],
 )
-def test_errors_are_those_of_the_twin(start, name, args):
-    server = start(*tables())
-    client = reverb.Client(f"localhost:{server.port}")
+async def test_errors_are_those_of_the_twin(client, watcher, name, args):
 
     def blocking():
-        answer = getattr(client, name)(*args)
+        answer = getattr(watcher, name)(*args)
         return list(answer) if inspect.isgenerator(answer) else answer
 
     with pytest.raises((errors.ReverbError, TypeError)) as theirs:
         blocking()
     with pytest.raises(type(theirs.value)) as ours:
-        call(server, lambda client: awaited(client, name, *args))
+        await awaited(client, name, *args)
     assert str(ours.value) == str(theirs.value)
 
 
@@ -323,18 +298,19 @@ def test_the_same_program_gives_the_same_tables(program):
         except errors.DeadlineExceededError:
             results.append("deadline")
 
-    async def asynchronous(client):
+    async def asynchronous():
         theirs = []
         blocking = clients[1]
         keys = lambda: [i.info.key for i in blocking.scan("table")]  # noqa: E731
-        for name, args, options in steps_of(program, keys):
-            try:
-                theirs.append(outcome(await awaited(client, name, *args, **options)))
-            except errors.DeadlineExceededError:
-                theirs.append("deadline")
+        async with aio.Client(blocking.server_address) as client:
+            for name, args, options in steps_of(program, keys):
+                try:
+                    theirs.append(outcome(await awaited(client, name, *args, **options)))
+                except errors.DeadlineExceededError:
+                    theirs.append("deadline")
         return theirs
 
-    assert call(servers[1], asynchronous) == results
+    assert asyncio.run(asynchronous()) == results
     assert contents(clients[1]) == contents(clients[0])
     for server in servers:
         server.stop()

@@ -30,25 +30,13 @@ def make_table():
     return testing.table("t", sampler=reverb.selectors.Uniform(), signature=signature)
 
 
-async def fill(client):
+@pytest.fixture
+def client(start, path):
+    """A client of a table with items of `LENGTHS`."""
+    server = start(make_table())
     for item, length in enumerate(LENGTHS):
-        await client.insert_sequence(steps_of(item, length), {"t": 1.0})
-
-
-@pytest.fixture(params=["in_process", "remote"])
-def run_filled(request, start):
-    """Runs a coroutine function with a client of a table with items of `LENGTHS`."""
-    address = f"{HOSTS[request.param]}:{start(make_table()).port}"
-
-    def run(program):
-        async def main():
-            async with aio.Client(address) as client:
-                await fill(client)
-                await program(client)
-
-        asyncio.run(main())
-
-    return run
+        server.localhost_client().insert_sequence(steps_of(item, length), {"t": 1.0})
+    return aio.Client(f"{HOSTS[path]}:{server.port}")
 
 
 def check(batch, step=None):
@@ -65,77 +53,61 @@ def check(batch, step=None):
     assert [it.dtype for it in fields] == [np.int32, np.int32, np.bool_]
 
 
-def test_a_batch(run_filled):
-    async def program(client):
-        options = {"unpack_as_table_signature": True}
-        batch = await client.sample_batch("t", 64, window=WINDOW, **options)
-        check(batch)
-        assert np.array_equal(batch.data["double"], 2.0 * batch.data["step"])
-        spans = reverb.Window(6, before=2, pad="left", spans={"double": (0, 1)})
-        batch = await client.sample_batch("t", 64, window=spans, **options)
-        check(batch)
-        assert np.array_equal(batch.data["double"], 2.0 * batch.data["step"][:, 2:3])
-        assert (reverb.importance_weights(batch, 1.0, "batch") <= 1).all()
-
-    run_filled(program)
+async def test_a_batch(client):
+    options = {"unpack_as_table_signature": True}
+    batch = await client.sample_batch("t", 64, window=WINDOW, **options)
+    check(batch)
+    assert np.array_equal(batch.data["double"], 2.0 * batch.data["step"])
+    spans = reverb.Window(6, before=2, pad="left", spans={"double": (0, 1)})
+    batch = await client.sample_batch("t", 64, window=spans, **options)
+    check(batch)
+    assert np.array_equal(batch.data["double"], 2.0 * batch.data["step"][:, 2:3])
+    assert (reverb.importance_weights(batch, 1.0, "batch") <= 1).all()
 
 
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
-def test_batches(run_filled, options):
-    async def program(client):
-        found = 0
-        async with client.batches("t", 16, window=WINDOW, **options) as batches:
-            async for batch in batches:
-                check(batch)
-                found += 1
-                if found == 5:
-                    break
-
-    run_filled(program)
+async def test_batches(client, options):
+    found = 0
+    async with client.batches("t", 16, window=WINDOW, **options) as batches:
+        async for batch in batches:
+            check(batch)
+            found += 1
+            if found == 5:
+                break
 
 
-def test_a_batch_sampler(run_filled):
-    async def program(client):
-        found = 0
-        options = {"window": WINDOW, "columns": ["step"]}
-        async with client.batch_sampler("t", 16, **options) as batches:
-            async for batch in batches:
-                check(batch, batch.data[0])
-                found += 1
-                if found == 5:
-                    break
-
-    run_filled(program)
+async def test_a_batch_sampler(client):
+    found = 0
+    options = {"window": WINDOW, "columns": ["step"]}
+    async with client.batch_sampler("t", 16, **options) as batches:
+        async for batch in batches:
+            check(batch, batch.data[0])
+            found += 1
+            if found == 5:
+                break
 
 
-def test_others_run_while_one_waits_for_a_window(start):
+async def test_others_run_while_one_waits_for_a_window(start):
     server = start(make_table())
     watcher = server.localhost_client()
-
-    async def program():
-        loop = asyncio.get_running_loop()
-        async with aio.Client(f"{HOSTS['remote']}:{server.port}") as client:
-            await client.insert_sequence(steps_of(0, 3), {"t": 1.0})
-            with pytest.raises(errors.DeadlineExceededError, match="the longest has 3"):
-                await client.sample_batch("t", 2, window=reverb.Window(6), timeout_ms=50)
-            task = asyncio.ensure_future(client.sample_batch("t", 2, window=reverb.Window(6)))
-            waiting = lambda: watcher.status().tables["t"].sampling.waiting == 1  # noqa: E731
-            await loop.run_in_executor(None, wait_until, waiting)
-            await client.insert_sequence(steps_of(1, 6), {"t": 1.0})
-            batch = await task
-            assert batch.window_start.tolist() == [0, 0]
-
-    asyncio.run(program())
+    loop = asyncio.get_running_loop()
+    async with aio.Client(f"{HOSTS['remote']}:{server.port}") as client:
+        await client.insert_sequence(steps_of(0, 3), {"t": 1.0})
+        with pytest.raises(errors.DeadlineExceededError, match="the longest has 3"):
+            await client.sample_batch("t", 2, window=reverb.Window(6), timeout_ms=50)
+        task = asyncio.ensure_future(client.sample_batch("t", 2, window=reverb.Window(6)))
+        waiting = lambda: watcher.status().tables["t"].sampling.waiting == 1  # noqa: E731
+        await loop.run_in_executor(None, wait_until, waiting)
+        await client.insert_sequence(steps_of(1, 6), {"t": 1.0})
+        batch = await task
+        assert batch.window_start.tolist() == [0, 0]
 
 
-def test_an_argument_of_another_type(run_filled):
-    async def program(client):
-        text = r"window must be a reverb\.Window, got int"
-        with pytest.raises(TypeError, match=text):
-            await client.sample_batch("t", 2, window=6)
-        with pytest.raises(TypeError, match=text):
-            client.batches("t", 2, window=6)
-        with pytest.raises(TypeError, match=text):
-            await anext(client.batch_sampler("t", 2, window=6))
-
-    run_filled(program)
+async def test_an_argument_of_another_type(client):
+    text = r"window must be a reverb\.Window, got int"
+    with pytest.raises(TypeError, match=text):
+        await client.sample_batch("t", 2, window=6)
+    with pytest.raises(TypeError, match=text):
+        client.batches("t", 2, window=6)
+    with pytest.raises(TypeError, match=text):
+        await anext(client.batch_sampler("t", 2, window=6))

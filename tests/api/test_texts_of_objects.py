@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`repr` and `str` of objects that programs hold, and the names that `dir(reverb)` shows."""
 
-import asyncio
 import inspect
 
 import numpy as np
@@ -73,29 +72,25 @@ def test_batches_show_shapes(client):
     assert repr(step).startswith("ReplaySample(info=SampleInfo(key=")
 
 
-def test_iterators(client):
+async def test_iterators(client):
     with client.batch_sampler("t", 2) as batches:
         assert repr(batches) == "BatchSampler(table='t', batch_size=2, closed=False)"
     with client.batches("q", 2) as batches:
         assert repr(batches) == "BatchIterator(queued=0, num_returned=0)"
-
-    async def main():
-        async with aio.Client(client.server_address) as awaited:
-            assert repr(awaited) == f"aio.Client, server_address={client.server_address}"
-            assert str(awaited) == f"aio.Client of {client.server_address}"
-            async with awaited.batches("q", 2) as batches:
-                assert repr(batches) == "aio.BatchIterator(queued=0, num_returned=0)"
-            batches = awaited.batch_sampler("t", 2)
-            assert repr(batches) == "aio.BatchSampler(table='t', batch_size=2, closed=False)"
-            items = awaited.sample("t")
-            assert repr(items) == "aio.SampleIterator(has_begun=False, closed=False)"
-            assert "when it is awaited" in repr(awaited.trajectory_writer(1))
-            async with awaited.trajectory_writer(1) as writer:
-                assert repr(writer) == "aio.TrajectoryWriter(closed=False)"
-            async with awaited.sequence_writer("t", 1) as writer:
-                assert repr(writer) == "aio.SequenceWriter(closed=False)"
-
-    asyncio.run(main())
+    async with aio.Client(client.server_address) as awaited:
+        assert repr(awaited) == f"aio.Client, server_address={client.server_address}"
+        assert str(awaited) == f"aio.Client of {client.server_address}"
+        async with awaited.batches("q", 2) as batches:
+            assert repr(batches) == "aio.BatchIterator(queued=0, num_returned=0)"
+        batches = awaited.batch_sampler("t", 2)
+        assert repr(batches) == "aio.BatchSampler(table='t', batch_size=2, closed=False)"
+        items = awaited.sample("t")
+        assert repr(items) == "aio.SampleIterator(has_begun=False, closed=False)"
+        assert "when it is awaited" in repr(awaited.trajectory_writer(1))
+        async with awaited.trajectory_writer(1) as writer:
+            assert repr(writer) == "aio.TrajectoryWriter(closed=False)"
+        async with awaited.sequence_writer("t", 1) as writer:
+            assert repr(writer) == "aio.SequenceWriter(closed=False)"
 
 
 def test_servers_and_tables_have_a_text_beside_that_of_dm_reverb(client, start):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Before servers that do not know what is new, such as dm-reverb's: an error, not half of it."""
 
-import asyncio
 import contextlib
 import re
 
@@ -144,32 +143,28 @@ def test_items_that_move_to_such_a_shard_with_a_removal_priority(server, client)
         assert source.server_info()["t"].current_size == 1
 
 
-def test_calls_of_asyncio_programs(server):
+async def test_calls_of_asyncio_programs(server):
     """`reverb.aio` asks as the blocking client does."""
-
-    async def program():
-        async with reverb.aio.Client(server.address) as client:
-            with refused(server, "MAX_PRIORITY", ", or give a number as the priority"):
-                await client.insert(STEP, {"t": reverb.MAX_PRIORITY})
-            with refused(server, "removal priorities"):
-                await client.insert(STEP, {"t": 1.0}, removal_priorities={"t": 2.0})
-            with refused(server, "removal priorities"):
-                await client.insert_batch(np.arange(2), {"t": 1.0}, removal_priorities={"t": 2.0})
-            with refused(server, "batches without repetition (distinct)"):
-                await client.sample_batch("t", 2, distinct=True)
-            writer = await client.trajectory_writer(num_keep_alive_refs=1)
-            writer.append(STEP)
-            await writer.create_item("t", 1.0, writer.history[-1:], removal_priority=3.0)
-            with refused(server, "removal priorities"):
-                await writer.flush()
-            await writer.close(flush=False)
-            sequences = await client.sequence_writer("t", 1)
-            with refused(server, "removal priorities"):
-                await sequences.append(STEP, removal_priorities=3.0)
-                await sequences.flush()
-            await sequences.close(flush=False)
-
-    asyncio.run(program())
+    async with reverb.aio.Client(server.address) as client:
+        with refused(server, "MAX_PRIORITY", ", or give a number as the priority"):
+            await client.insert(STEP, {"t": reverb.MAX_PRIORITY})
+        with refused(server, "removal priorities"):
+            await client.insert(STEP, {"t": 1.0}, removal_priorities={"t": 2.0})
+        with refused(server, "removal priorities"):
+            await client.insert_batch(np.arange(2), {"t": 1.0}, removal_priorities={"t": 2.0})
+        with refused(server, "batches without repetition (distinct)"):
+            await client.sample_batch("t", 2, distinct=True)
+        writer = await client.trajectory_writer(num_keep_alive_refs=1)
+        writer.append(STEP)
+        await writer.create_item("t", 1.0, writer.history[-1:], removal_priority=3.0)
+        with refused(server, "removal priorities"):
+            await writer.flush()
+        await writer.close(flush=False)
+        sequences = await client.sequence_writer("t", 1)
+        with refused(server, "removal priorities"):
+            await sequences.append(STEP, removal_priorities=3.0)
+            await sequences.flush()
+        await sequences.close(flush=False)
     assert not any(request.items for request in server.received)
 
 
@@ -209,21 +204,18 @@ def test_a_program_can_ask_before(server, client):
 
 
 @pytest.mark.parametrize("options", [{}, {"transform": lambda it: it}], ids=["core", "thread"])
-def test_windows_of_asyncio_programs(server, options):
-    async def program():
-        async with reverb.aio.Client(server.address) as client:
-            with refused(server, "windows"):
-                await client.sample_batch("t", 2, window=WINDOW)
-            with refused(server, "windows"):
-                await anext(client.batch_sampler("t", 2, window=WINDOW))
-            with refused(server, "windows"):
-                await anext(client.sample("t", 2, emit_timesteps=False, window=WINDOW))
-            text = "does not know windows; start reverb_server"
-            async with client.batches("t", 2, window=WINDOW, **options) as batches:
-                with pytest.raises(UnimplementedError, match=text):
-                    await anext(batches)
-
-    asyncio.run(program())
+async def test_windows_of_asyncio_programs(server, options):
+    async with reverb.aio.Client(server.address) as client:
+        with refused(server, "windows"):
+            await client.sample_batch("t", 2, window=WINDOW)
+        with refused(server, "windows"):
+            await anext(client.batch_sampler("t", 2, window=WINDOW))
+        with refused(server, "windows"):
+            await anext(client.sample("t", 2, emit_timesteps=False, window=WINDOW))
+        text = "does not know windows; start reverb_server"
+        async with client.batches("t", 2, window=WINDOW, **options) as batches:
+            with pytest.raises(UnimplementedError, match=text):
+                await anext(batches)
 
 
 def test_another_draw_of_a_sampler(server, client):
@@ -231,7 +223,7 @@ def test_another_draw_of_a_sampler(server, client):
         client.configure_table("t", sampler=reverb.selectors.Prioritized(1.0, draw="stratified"))
 
 
-def test_items_that_are_chosen_by_key_or_condition(server, client):
+async def test_items_that_are_chosen_by_key_or_condition(server, client):
     """Such a server would ignore the choice, and send all items."""
     where = reverb.Where(priority=(1, None))
     choice = "a choice of items (fetch, scan with columns or where)"
@@ -246,12 +238,8 @@ def test_items_that_are_chosen_by_key_or_condition(server, client):
     for arguments in ({"keys": [1]}, {"where": where}):
         with pytest.raises(UnimplementedError, match=text):
             client.delete_items("t", **arguments)
-
-    async def program():
-        async with reverb.aio.Client(server.address) as client:
-            with refused(server, choice):
-                await client.fetch("t", [1])
-            with pytest.raises(UnimplementedError, match=text):
-                await client.delete_items("t", [1])
-
-    asyncio.run(program())
+    async with reverb.aio.Client(server.address) as client:
+        with refused(server, choice):
+            await client.fetch("t", [1])
+        with pytest.raises(UnimplementedError, match=text):
+            await client.delete_items("t", [1])

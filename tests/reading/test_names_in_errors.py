@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors about columns: they name the column by its path in the table."""
 
-import asyncio
-
 import numpy as np
 import pytest
 
@@ -78,23 +76,19 @@ def test_a_chosen_column_is_named(serve, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_asyncio(serve, name):
+async def test_asyncio(serve, name):
     items, options, text = CASES[name]
     client = serve(table(signature=SIGNATURE))
     fill(client, *items)
     keys = [sample.info.key for sample in client.scan("table")]
-
-    async def program():
-        async with aio.Client(client.server_address) as twin:
+    async with aio.Client(client.server_address) as twin:
+        with pytest.raises(errors.InvalidArgumentError, match=text):
+            await twin.sample_batch("table", 2, columns=COLUMNS, **options)
+        with pytest.raises(errors.InvalidArgumentError, match=text):
+            await twin.fetch("table", keys, columns=COLUMNS, **options)
+        async with twin.batches("table", 2, columns=COLUMNS, **options) as batches:
             with pytest.raises(errors.InvalidArgumentError, match=text):
-                await twin.sample_batch("table", 2, columns=COLUMNS, **options)
-            with pytest.raises(errors.InvalidArgumentError, match=text):
-                await twin.fetch("table", keys, columns=COLUMNS, **options)
-            async with twin.batches("table", 2, columns=COLUMNS, **options) as batches:
-                with pytest.raises(errors.InvalidArgumentError, match=text):
-                    await anext(batches)
-
-    asyncio.run(program())
+                await anext(batches)
 
 
 # The first column is the first that does not fit.

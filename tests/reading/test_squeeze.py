@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`squeeze=True`: items of one step become batches without a dimension of steps."""
 
-import asyncio
-
 import numpy as np
 import pytest
 
@@ -78,18 +76,15 @@ def test_every_way_to_a_batch_takes_it(client):
             check(next(batches).data)
 
 
-def test_awaited_batches(client):
-    async def main():
-        address = client.server_address
-        async with aio.Client(address, connect_timeout_s=DEADLINE_S) as awaited:
-            options = {"squeeze": True, "unpack_as_table_signature": True}
-            check((await awaited.sample_batch("table", 4, **options)).data)
-            async with awaited.batch_sampler("table", 4, **options) as batches:
-                check((await anext(batches)).data)
-            async with awaited.batches("table", 4, squeeze=True) as batches:
-                check((await anext(batches)).data)
-
-    asyncio.run(main())
+async def test_awaited_batches(client):
+    address = client.server_address
+    async with aio.Client(address, connect_timeout_s=DEADLINE_S) as awaited:
+        options = {"squeeze": True, "unpack_as_table_signature": True}
+        check((await awaited.sample_batch("table", 4, **options)).data)
+        async with awaited.batch_sampler("table", 4, **options) as batches:
+            check((await anext(batches)).data)
+        async with awaited.batches("table", 4, squeeze=True) as batches:
+            check((await anext(batches)).data)
 
 
 def test_chosen_columns_and_given_memory(client):

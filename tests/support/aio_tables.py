@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of tests that await their calls, and calls that wait for them."""
+"""The tables of tests that await their calls, calls that wait for them, and whether they do."""
+
+import asyncio
 
 import numpy as np
 
 import reverb
 from reverb import testing
+from support.waiting import DEADLINE_S
 
 
 def tables():
@@ -13,6 +16,20 @@ def tables():
         testing.table(max_size=20),
         reverb.Table.queue("queue", max_size=2000),
     ]
+
+
+def num_waiting(client, table="queue"):
+    """How many requests to sample and to insert wait at the server."""
+    status = client.status().tables[table]
+    return status.sampling.waiting, status.inserting.waiting
+
+
+async def until(condition):
+    """Lets the event loop run until a condition holds."""
+    deadline = asyncio.get_running_loop().time() + DEADLINE_S
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.002)
 
 
 async def _take(client):

@@ -272,22 +272,18 @@ def test_a_writer_that_made_items_warns_of_nothing(serve, unwritten):
 # --- asyncio --------------------------------------------------------------------------------------
 
 
-def test_writers_of_asyncio_deliver_when_they_close(serve, left_writers):
+async def test_writers_of_asyncio_deliver_when_they_close(serve, left_writers):
     client = serve()
-
-    async def program():
-        async with reverb.aio.Client(client.server_address) as own:
-            for _ in range(20):
-                writer = await own.sequence_writer("table", 1)
-                await writer.append([1])
-                await writer.close()
-                writer = await own.batched_trajectory_writer(1, 1)
-                writer.append([np.arange(1)])
-                await writer.create_items("table", 1.0, [writer.history[0][-1:]])
-                await writer.close()
-                await writer.close()
-
-    asyncio.run(program())
+    async with reverb.aio.Client(client.server_address) as own:
+        for _ in range(20):
+            writer = await own.sequence_writer("table", 1)
+            await writer.append([1])
+            await writer.close()
+            writer = await own.batched_trajectory_writer(1, 1)
+            writer.append([np.arange(1)])
+            await writer.create_items("table", 1.0, [writer.history[0][-1:]])
+            await writer.close()
+            await writer.close()
     assert size(client) == 40
     assert not left_writers()
 

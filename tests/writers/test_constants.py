@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Constants in trajectories: numbers, texts and arrays that are in no history."""
 
-import asyncio
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -206,22 +204,18 @@ def test_a_group(start):
     assert sorted(int(sample.data[1]) for sample in client.scan("t")) == [0, 1, 2, 3]
 
 
-def test_asyncio(serve):
+async def test_asyncio(serve):
     client = serve(testing.table("t"))
-
-    async def program():
-        async with aio.Client(client.server_address) as twin:
-            async with twin.trajectory_writer(3) as writer:
-                history = appended(writer)
-                await writer.create_item("t", 1.0, {"obs": history[-2:], "version": 3})
-                with pytest.raises(TypeError, match="or constants"):
-                    await writer.create_item("t", 1.0, {"version": object()})
-            async with twin.batched_trajectory_writer(2, 3) as writer:
-                writer.append({"obs": np.zeros((2, 2))})
-                columns = {"obs": writer.history["obs"][-1:], "version": 4}
-                assert await writer.create_items("t", 1.0, columns) == 2
-
-    asyncio.run(program())
+    async with aio.Client(client.server_address) as twin:
+        async with twin.trajectory_writer(3) as writer:
+            history = appended(writer)
+            await writer.create_item("t", 1.0, {"obs": history[-2:], "version": 3})
+            with pytest.raises(TypeError, match="or constants"):
+                await writer.create_item("t", 1.0, {"version": object()})
+        async with twin.batched_trajectory_writer(2, 3) as writer:
+            writer.append({"obs": np.zeros((2, 2))})
+            columns = {"obs": writer.history["obs"][-1:], "version": 4}
+            assert await writer.create_items("t", 1.0, columns) == 2
     assert [int(item[1]) for item in only(client, count=3)] == [3, 4, 4]
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`insert_sequence`: columns `[T, ...]` become one item in each table."""
 
-import asyncio
-
 import numpy as np
 import pytest
 
@@ -61,16 +59,11 @@ def test_a_sequence_is_one_item_in_each_table(client):
     assert client.size("free") == 0
 
 
-def test_the_same_of_a_coroutine(client):
-    async def main():
-        async with aio.Client(client.server_address, connect_timeout_s=DEADLINE_S) as awaited:
-            await awaited.insert_sequence(EPISODE, {"episodes": 2.0, "others": 3.0})
-            with pytest.raises(errors.SignatureMismatchError, match="column reward must have"):
-                await awaited.insert_sequence(
-                    EPISODE | {"reward": np.zeros((5, 2))}, {"episodes": 1.0}
-                )
-
-    asyncio.run(main())
+async def test_the_same_of_a_coroutine(client):
+    async with aio.Client(client.server_address, connect_timeout_s=DEADLINE_S) as awaited:
+        await awaited.insert_sequence(EPISODE, {"episodes": 2.0, "others": 3.0})
+        with pytest.raises(errors.SignatureMismatchError, match="column reward must have"):
+            await awaited.insert_sequence(EPISODE | {"reward": np.zeros((5, 2))}, {"episodes": 1.0})
     for table in ("episodes", "others"):
         (item,) = items(client, table)
         check(item)
