@@ -51,11 +51,6 @@ def nobody():
 
 
 class TestObject:
-    def test_repr_and_address(self):
-        made = reverb.Client("localhost:1234")
-        assert made.server_address == "localhost:1234"
-        assert repr(made) == "Client, server_address=localhost:1234"
-
     @pytest.mark.parametrize(
         "options",
         [{}, {"connect_timeout_s": 3.0}, {"keepalive_s": 7.0, "keepalive_timeout_s": 2.0}],

@@ -9,34 +9,10 @@ import numpy as np
 import pytest
 
 import reverb
+from reverb import testing
 from reverb._batches.importance import MAX_PRIORITY
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
-
-
-def make_table(name, sampler, **options):
-    arguments = {
-        "remover": reverb.selectors.Fifo(),
-        "max_size": 1000,
-        "rate_limiter": reverb.rate_limiters.MinSize(1),
-        "seed": 3,
-    }
-    return reverb.Table(name, sampler=sampler, **{**arguments, **options})
-
-
-@pytest.fixture(params=["in process", "over the network"])
-def serve(request):
-    """A function that serves tables and returns a client of them."""
-    servers = []
-
-    def start(*tables):
-        servers.append(reverb.Server(list(tables)))
-        host = "localhost" if request.param == "in process" else "127.0.0.1"
-        return reverb.Client(f"{host}:{servers[-1].port}")
-
-    yield start
-    for server in servers:
-        server.stop()
 
 
 def insert(client, table, priorities):
@@ -52,7 +28,7 @@ def test_a_seed_repeats_the_order(serve):
     names = ("a", "b", "c")
     seeds = (5, 5, 6)
     tables = [
-        make_table(name, reverb.selectors.Shuffle(seed), seed=i)
+        testing.table(name, sampler=reverb.selectors.Shuffle(seed), seed=i)
         for i, (name, seed) in enumerate(zip(names, seeds, strict=True))
     ]
     client = serve(*tables)
@@ -65,8 +41,8 @@ def test_a_seed_repeats_the_order(serve):
 
 def test_sampling_parameters_of_a_running_table_change(serve):
     client = serve(
-        make_table("age", reverb.selectors.Recent(1.0)),
-        make_table("draw", reverb.selectors.Prioritized(1.0)),
+        testing.table("age", sampler=reverb.selectors.Recent(1.0), seed=3),
+        testing.table("draw", sampler=reverb.selectors.Prioritized(1.0)),
     )
     insert(client, "age", np.ones(500))
     insert(client, "draw", np.arange(1.0, 5.0))
@@ -83,7 +59,7 @@ def test_sampling_parameters_of_a_running_table_change(serve):
 
 
 def test_the_kind_of_a_sampler_does_not_change(serve):
-    client = serve(make_table("t", reverb.selectors.Uniform()))
+    client = serve(testing.table("t", sampler=reverb.selectors.Uniform()))
     with pytest.raises(
         InvalidArgumentError, match=r"sampler of table t is uniform and cannot become recent: a run"
     ):
@@ -98,7 +74,7 @@ def test_arguments_are_checked():
     with pytest.raises(InvalidArgumentError, match='draw must be "independent", "stratified" or'):
         reverb.selectors.Prioritized(1.0, draw="sorted")
     with pytest.raises(InvalidArgumentError, match='max_priority must be "present" or "ever"'):
-        make_table("t", reverb.selectors.Fifo(), max_priority="never")
+        testing.table("t", sampler=reverb.selectors.Fifo(), max_priority="never")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +95,7 @@ def test_copies_and_texts(selector, text):
     options = protos.KeyDistributionOptions.FromString(selector.to_options())
     again = reverb.selectors.from_options(options)
     assert repr(again) == text.replace("seed=4", "")
-    table = make_table("t", again).replace(name="u")
+    table = testing.table("t", sampler=again).replace(name="u")
     assert table.info.sampler_options == options
 
 
@@ -139,7 +115,7 @@ def test_max_priority_is_one_value():
 
 
 def test_a_new_item_gets_the_largest_priority(serve):
-    client = serve(make_table("t", reverb.selectors.Prioritized(0.6)))
+    client = serve(testing.table("t", sampler=reverb.selectors.Prioritized(0.6)))
     client.insert(0, {"t": MAX_PRIORITY})
     insert(client, "t", [3.5, MAX_PRIORITY, 0.5])
     insert(client, "t", np.array([MAX_PRIORITY, 2.0], np.float32))
@@ -152,7 +128,7 @@ def test_a_new_item_gets_the_largest_priority(serve):
 
 
 def test_every_writer_takes_max_priority(serve):
-    table = make_table("t", reverb.selectors.Prioritized(1.0))
+    table = testing.table("t", sampler=reverb.selectors.Prioritized(1.0))
     client = serve(table)
     client.insert(np.zeros(2, np.float32), {"t": 4.0})
     data = np.zeros(2, np.float32)
@@ -171,7 +147,7 @@ def test_every_writer_takes_max_priority(serve):
 
 
 def test_max_priority_is_for_new_items(serve):
-    client = serve(make_table("t", reverb.selectors.Prioritized(1.0)))
+    client = serve(testing.table("t", sampler=reverb.selectors.Prioritized(1.0)))
     insert(client, "t", [1.0])
     (sample,) = client.scan("t")
     with pytest.raises(InvalidArgumentError, match="Priority must not be NaN"):
@@ -183,9 +159,9 @@ def test_max_priority_is_for_new_items(serve):
 
 
 def test_the_remover_goes_by_its_own_priority(serve):
-    table = make_table(
+    table = testing.table(
         "t",
-        reverb.selectors.Prioritized(1.0),
+        sampler=reverb.selectors.Prioritized(1.0),
         remover=reverb.selectors.MinHeap(),
         max_size=3,
     )
@@ -207,8 +183,8 @@ def test_the_remover_goes_by_its_own_priority(serve):
 
 def test_no_item_twice_in_a_batch(serve):
     client = serve(
-        make_table("replay", reverb.selectors.Prioritized(2.0)),
-        make_table("queue", reverb.selectors.Fifo(), max_times_sampled=1),
+        testing.table("replay", sampler=reverb.selectors.Prioritized(2.0)),
+        testing.table("queue", sampler=reverb.selectors.Fifo(), max_times_sampled=1),
     )
     for table in ("replay", "queue"):
         insert(client, table, np.arange(1.0, 201.0))
@@ -224,8 +200,8 @@ def test_no_item_twice_in_a_batch(serve):
 
 def test_samples_tell_the_smallest_probability_and_the_epoch(serve):
     client = serve(
-        make_table("p", reverb.selectors.Prioritized(1.0)),
-        make_table("s", reverb.selectors.Shuffle()),
+        testing.table("p", sampler=reverb.selectors.Prioritized(1.0)),
+        testing.table("s", sampler=reverb.selectors.Shuffle()),
     )
     insert(client, "p", [1.0, 3.0, 4.0])
     insert(client, "s", np.ones(4))
@@ -242,7 +218,7 @@ def test_samples_tell_the_smallest_probability_and_the_epoch(serve):
 
 def test_weights_of_new_data_first_are_relative_to_the_batch(serve):
     """Beside an item that is hardly ever sampled all others would weigh nothing."""
-    client = serve(make_table("r", reverb.selectors.Recent(5.0)))
+    client = serve(testing.table("r", sampler=reverb.selectors.Recent(5.0)))
     insert(client, "r", np.ones(200))
     batch = client.sample_batch("r", 256)
     assert batch.min_probability.tolist() == [0.0] * 256
@@ -256,18 +232,23 @@ def test_weights_of_new_data_first_are_relative_to_the_batch(serve):
 def test_a_group_of_servers_refuses_samplers_that_need_all_items():
     for sampler in (reverb.selectors.Shuffle(), reverb.selectors.Recent(5.0)):
         with pytest.raises(InvalidArgumentError, match="which a group of servers cannot have"):
-            reverb.cluster.split_table(make_table("t", sampler), 0, 2)
+            reverb.cluster.split_table(testing.table("t", sampler=sampler), 0, 2)
 
 
 def test_a_checkpoint_keeps_every_new_kind(tmp_path):
     def tables():
         return [
-            make_table("shuffle", reverb.selectors.Shuffle(seed=1)),
-            make_table("recent", reverb.selectors.Recent(7.0)),
-            make_table("draw", reverb.selectors.Prioritized(0.5, draw="stratified")),
-            make_table("ever", reverb.selectors.Prioritized(1.0), max_size=2, max_priority="ever"),
-            make_table(
-                "remover", reverb.selectors.Fifo(), remover=reverb.selectors.MinHeap(), max_size=3
+            testing.table("shuffle", sampler=reverb.selectors.Shuffle(seed=1)),
+            testing.table("recent", sampler=reverb.selectors.Recent(7.0)),
+            testing.table("draw", sampler=reverb.selectors.Prioritized(0.5, draw="stratified")),
+            testing.table(
+                "ever", sampler=reverb.selectors.Prioritized(1.0), max_size=2, max_priority="ever"
+            ),
+            testing.table(
+                "remover",
+                sampler=reverb.selectors.Fifo(),
+                remover=reverb.selectors.MinHeap(),
+                max_size=3,
             ),
         ]
 

@@ -6,6 +6,7 @@ import pytest
 
 import reverb
 from reverb import structured_writer as structured
+from reverb import testing
 from reverb.cluster import shard_calls
 from reverb.errors import InvalidArgumentError
 
@@ -13,24 +14,16 @@ from reverb.errors import InvalidArgumentError
 REMOVAL_BYTES = 26
 
 
-def make_table(max_size=4, **options):
+def make_table(max_size=4):
     """A table that loses the item with the smallest removal priority."""
-    return reverb.Table(
-        "t",
-        sampler=reverb.selectors.Prioritized(1.0),
-        remover=reverb.selectors.MinHeap(),
-        max_size=max_size,
-        rate_limiter=reverb.rate_limiters.MinSize(1),
-        **options,
-    )
+    sampler, remover = reverb.selectors.Prioritized(1.0), reverb.selectors.MinHeap()
+    return testing.table("t", sampler=sampler, remover=remover, max_size=max_size)
 
 
-@pytest.fixture(params=["in process", "over the network"])
-def client(request):
+@pytest.fixture
+def client(serve):
     """A client of a server whose table `t` has four items at most."""
-    with reverb.Server([make_table()]) as server:
-        host = "localhost" if request.param == "in process" else "127.0.0.1"
-        yield reverb.Client(f"{host}:{server.port}")
+    return serve(make_table())
 
 
 def values(client):

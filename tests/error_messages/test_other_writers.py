@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reverb import errors, structured
-from support.error_texts import COLUMN_A, NOPE, REFUSED, SIGNED, closed
+from support.error_texts import COLUMN_A, NOPE, REFUSED, SIGNED, cases, closed
 
 
 def legacy(call, *steps, **options):
@@ -47,180 +47,160 @@ def appending_again(*steps, partial_step=False):
 
 TD_ERROR = structured.td_error(0.5, {"a": None}, lambda step: step["a"])
 
-LEGACY_WRITER = {
-    "no steps": (
+
+INVALID_ARGUMENTS = {
+    "legacy: no steps": (
         legacy(lambda w: w.create_item("table", 0, 1.0), [1]),
-        errors.InvalidArgumentError,
         "num_timesteps must be at least 1, got 0",
     ),
-    "more steps than allowed": (
+    "legacy: more steps than allowed": (
         legacy(lambda w: w.create_item("table", 4, 1.0), [1]),
-        errors.InvalidArgumentError,
         "num_timesteps must be between 1 and max_sequence_length=3, got 4",
     ),
-    "more steps than there are": (
+    "legacy: more steps than there are": (
         legacy(lambda w: w.create_item("table", 2, 1.0), [1]),
-        errors.InvalidArgumentError,
         "num_timesteps must not exceed the 1 steps that were appended, got 2",
     ),
-    "a NaN priority": (
+    "legacy: a NaN priority": (
         legacy(lambda w: w.create_item("table", 1, float("nan")), [1]),
-        errors.InvalidArgumentError,
         "priority must not be NaN",
     ),
-    "an unknown table": (
-        legacy(lambda w: w.create_item("nope", 1, 1.0), [1]),
-        errors.TableNotFoundError,
-        NOPE,
-    ),
-    "another dtype than the signature": (
-        legacy(lambda w: w.create_item("signed", 1, 1.0), [1.0]),
-        errors.SignatureMismatchError,
-        f"{COLUMN_A}, got dtype double and shape []. Trajectory: 0: Tensor<name: 'a', dtype: "
-        f"double, shape: []>. {SIGNED}",
-    ),
-    "more leaves": (
+    "legacy: more leaves": (
         legacy(lambda w: w.append([1, 2]), [1]),
-        errors.InvalidArgumentError,
         "Every step of a chunk must have the same number of tensors: the chunk has 1, the new "
         "step 2: the chunk lacks [1].",
     ),
-    "more leaves over two chunks": (
+    "legacy: more leaves over two chunks": (
         legacy(lambda w: w.create_item("table", 2, 1.0), [1], [1, 2], chunk_length=1),
-        errors.InvalidArgumentError,
         "All steps of an item must have the same number of tensors, got 1 and 2",
     ),
-    "another dtype": (
-        legacy(lambda w: w.append([1.0]), [1]),
-        errors.SignatureMismatchError,
-        "Tensor of wrong dtype provided for column 0. Got double but expected int64.",
-    ),
-    "another shape": (
-        legacy(lambda w: w.append([np.zeros(2, np.int64)]), [1]),
-        errors.SignatureMismatchError,
-        "Tensor of incompatible shape provided for column 0. Got [2] which is incompatible "
-        "with [].",
-    ),
-    "None": (
-        legacy(lambda w: w.append([None]), [1]),
-        TypeError,
-        "Column 0: None cannot be stored; every step needs a value for every leaf",
-    ),
-    "an object": (
-        legacy(lambda w: w.append([1, object()])),
-        TypeError,
-        f"Column 1: Values of type object {REFUSED}",
-    ),
-    "an empty sequence": (
+    "legacy: an empty sequence": (
         legacy(lambda w: w.append_sequence([])),
-        errors.InvalidArgumentError,
         "sequence must have at least one leaf, got none",
     ),
-    "a sequence without time": (
+    "legacy: a sequence without time": (
         legacy(lambda w: w.append_sequence([1])),
-        errors.InvalidArgumentError,
         "leaves of a sequence must have a time axis, got a scalar",
     ),
-    "a ragged sequence": (
+    "legacy: a ragged sequence": (
         legacy(lambda w: w.append_sequence([np.zeros(2), np.zeros(3)])),
-        errors.InvalidArgumentError,
         "leaves of a sequence must have the same length, got [2, 3]",
     ),
-    "a ragged sequence of columns with names": (
+    "legacy: a ragged sequence of columns with names": (
         legacy(lambda w: w.append_sequence({"x": np.zeros(2), "y": np.zeros(3)})),
-        errors.InvalidArgumentError,
         "leaves of a sequence must have the same length, got {'x': 2, 'y': 3}",
     ),
-    "close of a closed writer": (
+    "legacy: close of a closed writer": (
         legacy(lambda w: closed(w).close()),
-        errors.InvalidArgumentError,
         "close was called before: the writer is closed",
     ),
-    "append of a closed writer": (
-        legacy(lambda w: closed(w).append([1])),
-        errors.FailedPreconditionError,
-        "append was called on a closed writer",
-    ),
-    "flush of a closed writer": (
-        legacy(lambda w: closed(w).flush()),
-        errors.FailedPreconditionError,
-        "flush was called on a closed writer",
-    ),
-    "a closed writer entered": (
+    "legacy: a closed writer entered": (
         legacy(lambda w: closed(w).__enter__()),
-        errors.InvalidArgumentError,
         "a closed writer cannot be entered again",
     ),
-}
-
-STRUCTURED_WRITER = {
-    "a positive index": (
+    "structured: a positive index": (
         structured_writing({"a": 1}, index=slice(1, None)),
-        errors.InvalidArgumentError,
         "Invalid configuration at position 0: start of a pattern node must be negative, "
         "counted from "
         "the current step, got 1.",
     ),
-    "index zero": (
+    "structured: index zero": (
         structured_writing({"a": 1}, index=0),
-        errors.InvalidArgumentError,
         "Invalid configuration at position 0: stop of a pattern node without a start must not "
         "be 0.",
     ),
-    "no table": (
+    "structured: no table": (
         structured_writing({"a": 1}, table=""),
-        errors.InvalidArgumentError,
         "Invalid configuration at position 0: the name of the table is empty.",
     ),
-    "more leaves": (
+    "structured: more leaves": (
         appending_again({"a": 1, "b": 2}),
-        errors.InvalidArgumentError,
         "Flattened data has an unexpected length, got 2 but wanted 1. Compared with the first "
         "step, columns [] are missing, and ['b'] are new.",
     ),
-    "another dtype": (
-        appending_again({"a": 1.0}),
-        errors.SignatureMismatchError,
-        "Tensor of wrong dtype provided for column 0 (path=('a',)). Got double but expected int64.",
-    ),
-    "another shape": (
-        appending_again({"a": np.zeros(2, np.int64)}),
-        errors.SignatureMismatchError,
-        "Tensor of incompatible shape provided for column 0 (path=('a',)). Got [2] which is "
-        "incompatible with [].",
-    ),
-    "an object": (
-        appending_again({"a": object()}),
-        TypeError,
-        f"Column 0: Values of type object {REFUSED}",
-    ),
-    "a column set twice": (
-        appending_again({"a": 1}, {"a": 2}, partial_step=True),
-        errors.FailedPreconditionError,
-        "Column 0 (path=('a',)) has already been set in the open step",
-    ),
-    "a td_error of text": (
+    "structured: a td_error of text": (
         structured_writing({"a": "x"}, priority=TD_ERROR),
-        errors.InvalidArgumentError,
         "A td_error priority needs one element of dtype float, double, int32 or int64 per "
         "step, got "
         "dtype string and shape [] in column 0 (path=('a',)).",
     ),
-    "a td_error of a vector": (
+    "structured: a td_error of a vector": (
         structured_writing({"a": np.zeros(2)}, priority=TD_ERROR),
-        errors.InvalidArgumentError,
         "A td_error priority needs one element of dtype float, double, int32 or int64 per "
         "step, got "
         "dtype double and shape [2] in column 0 (path=('a',)).",
     ),
 }
 
+MISSING_TABLES = {
+    "legacy: an unknown table": (legacy(lambda w: w.create_item("nope", 1, 1.0), [1]), NOPE),
+}
 
-CASES = [
-    pytest.param(*case, id=f"{group}: {name}")
-    for group, cases in {"legacy": LEGACY_WRITER, "structured": STRUCTURED_WRITER}.items()
-    for name, case in cases.items()
-]
+MISMATCHES = {
+    "legacy: another dtype than the signature": (
+        legacy(lambda w: w.create_item("signed", 1, 1.0), [1.0]),
+        f"{COLUMN_A}, got dtype double and shape []. Trajectory: 0: Tensor<name: 'a', dtype: "
+        f"double, shape: []>. {SIGNED}",
+    ),
+    "legacy: another dtype": (
+        legacy(lambda w: w.append([1.0]), [1]),
+        "Tensor of wrong dtype provided for column 0. Got double but expected int64.",
+    ),
+    "legacy: another shape": (
+        legacy(lambda w: w.append([np.zeros(2, np.int64)]), [1]),
+        "Tensor of incompatible shape provided for column 0. Got [2] which is incompatible "
+        "with [].",
+    ),
+    "structured: another dtype": (
+        appending_again({"a": 1.0}),
+        "Tensor of wrong dtype provided for column 0 (path=('a',)). Got double but expected int64.",
+    ),
+    "structured: another shape": (
+        appending_again({"a": np.zeros(2, np.int64)}),
+        "Tensor of incompatible shape provided for column 0 (path=('a',)). Got [2] which is "
+        "incompatible with [].",
+    ),
+}
+
+WRONG_TYPES = {
+    "legacy: None": (
+        legacy(lambda w: w.append([None]), [1]),
+        "Column 0: None cannot be stored; every step needs a value for every leaf",
+    ),
+    "legacy: an object": (
+        legacy(lambda w: w.append([1, object()])),
+        f"Column 1: Values of type object {REFUSED}",
+    ),
+    "structured: an object": (
+        appending_again({"a": object()}),
+        f"Column 0: Values of type object {REFUSED}",
+    ),
+}
+
+PRECONDITIONS = {
+    "legacy: append of a closed writer": (
+        legacy(lambda w: closed(w).append([1])),
+        "append was called on a closed writer",
+    ),
+    "legacy: flush of a closed writer": (
+        legacy(lambda w: closed(w).flush()),
+        "flush was called on a closed writer",
+    ),
+    "structured: a column set twice": (
+        appending_again({"a": 1}, {"a": 2}, partial_step=True),
+        "Column 0 (path=('a',)) has already been set in the open step",
+    ),
+}
+
+CASES = cases(
+    {
+        errors.InvalidArgumentError: INVALID_ARGUMENTS,
+        errors.TableNotFoundError: MISSING_TABLES,
+        errors.SignatureMismatchError: MISMATCHES,
+        TypeError: WRONG_TYPES,
+        errors.FailedPreconditionError: PRECONDITIONS,
+    }
+)
 
 
 @pytest.mark.parametrize(("call", "kind", "text"), CASES)

@@ -20,10 +20,6 @@ def client(reach):
         yield reach(made)
 
 
-def size(client, table="table"):
-    return client.server_info()[table].current_size
-
-
 POSITION = {"observation": {"position": np.zeros((2, 3), np.float32)}, "reward": np.zeros(2)}
 
 
@@ -96,7 +92,7 @@ def test_a_step_that_does_not_fit_changes_nothing(client, name, error_says):
         error_says(lambda: writer.append(step, is_last=True), kind, text)
         assert writer.episode_steps.tolist() == [1, 1]
         assert writer.append(POSITION) == 2
-    assert size(client) == 2
+    assert client.size("table") == 2
 
 
 ARGUMENTS = {
@@ -229,7 +225,7 @@ def test_the_first_step_must_fit_the_signatures(client):
     with client.sequence_writer(["any", "threes"], 3) as writer:
         for _ in range(3):
             writer.append({"x": np.zeros(2, np.float32)})
-    assert size(client, "any") == size(client, "threes") == 1
+    assert client.size("any") == client.size("threes") == 1
 
 
 def test_a_refused_first_step_does_not_fix_the_columns(client):

@@ -8,7 +8,17 @@ import pytest
 
 import reverb
 from reverb import errors
-from support.error_texts import CLOSED, COLUMN_A, EMPTY, NOPE, NOT_FOUND, REFUSED, SIGNED, closed
+from support.error_texts import (
+    CLOSED,
+    COLUMN_A,
+    EMPTY,
+    NOPE,
+    NOT_FOUND,
+    REFUSED,
+    SIGNED,
+    cases,
+    closed,
+)
 
 
 def trajectory_writer(*steps, refs=3, **options):
@@ -75,87 +85,67 @@ WAITING = (
     "sample(s), samples_per_insert 1, min_diff 0, max_diff 1."
 )
 
-TRAJECTORY_WRITER = {
+
+PRECONDITIONS = {
     "history before the first step": (
         writing(lambda w: w.history),
-        errors.FailedPreconditionError,
         "history has no columns yet: append a step with at least one value first",
     ),
+    "numpy of expired values": (writing(lambda w: expired_column(w).numpy(), A, refs=1), EXPIRED),
+    "shape of expired values": (writing(lambda w: expired_column(w).shape, A, refs=1), EXPIRED),
+    "dtype of expired values": (writing(lambda w: expired_column(w).dtype, A, refs=1), EXPIRED),
+    "configure: too late": (
+        writing(lambda w: w.configure(("a",), num_keep_alive_refs=2, max_chunk_length=2), A),
+        "Column ('a',) cannot be configured while 1 of its steps wait in an unfinished chunk. "
+        "Configure it before its first append, or after flush or end_episode.",
+    ),
+    "append of a closed writer": (writing(lambda w: closed(w).append(A), A), CLOSED),
+    "create_item of a closed writer": (
+        writing(lambda w: item(closed(w), w.history["a"][:]), A),
+        CLOSED,
+    ),
+    "flush of a closed writer": (writing(lambda w: closed(w).flush(), A), CLOSED),
+    "end_episode of a closed writer": (writing(lambda w: closed(w).end_episode(), A), CLOSED),
+}
+
+MISMATCHES = {
     "another dtype": (
         writing(lambda w: w.append({"a": 1.0}), A),
-        errors.SignatureMismatchError,
         "Tensor of wrong dtype provided for column ('a',). Got double but expected int64.",
     ),
     "another shape": (
         writing(lambda w: w.append({"a": np.zeros(2, np.int64)}), A),
-        errors.SignatureMismatchError,
         "Tensor of incompatible shape provided for column ('a',). Got [2] which is incompatible "
         "with [].",
     ),
+    "another shape than the signature": (
+        writing(lambda w: item(w, w.history["a"][:], table="signed"), A),
+        f"{COLUMN_A}, got dtype int64 and shape [1]. Trajectory: 0: Tensor<name: 'a', dtype: "
+        "int64, "
+        f"shape: [1]>. {SIGNED}",
+    ),
+}
+
+INVALID_ARGUMENTS = {
     "a nest for a leaf": (
         writing(lambda w: w.append({"a": [1]}), A),
-        errors.InvalidArgumentError,
         "column ('a',) holds single values since the first step, got a nest: [1]",
     ),
     "a leaf for a nest": (
         writing(lambda w: w.append({"a": 1}), {"a": [1]}),
-        errors.InvalidArgumentError,
         "('a',) is a nest of columns since the first step; leave the whole field out instead of "
         "giving 1",
     ),
-    "an object": (
-        writing(lambda w: w.append({"a": object()}), A),
-        TypeError,
-        f"Column ('a',): Values of type object {REFUSED}",
-    ),
-    "a record": (
-        writing(lambda w: w.append({"a": np.zeros(2, "i4,f4")}), A),
-        TypeError,
-        f"Column ('a',): Values of NumPy dtype [('f0', '<i4'), ('f1', '<f4')] {REFUSED}",
-    ),
     "a column set twice": (
         writing(lambda w: (w.append({"a": 1}, partial_step=True), w.append({"a": 2})), A),
-        errors.InvalidArgumentError,
         "Field ('a',) has already been set in the active step by previous (partial) append "
         "call and "
         "thus must be omitted or set to None but got: 2",
     ),
-    "an item of an object": (
-        writing(lambda w: item(w, object()), A),
-        TypeError,
-        "all leaves of a trajectory must be TrajectoryColumn objects, such as "
-        "history[\"x\"][-3:], or constants (numbers, texts or arrays), got object for leaf '0'",
-    ),
-    "an item of a date": (
-        writing(lambda w: item(w, np.datetime64("2020-01-01")), A),
-        TypeError,
-        f"Column 0: Values of NumPy dtype datetime64[D] {REFUSED}",
-    ),
-    "an item of an int of more than 64 bits": (
-        writing(lambda w: item(w, 2**70), A),
-        TypeError,
-        f"Column 0: Values of type int of more than 64 bits {REFUSED}",
-    ),
-    "an item of a history": (
-        writing(lambda w: item(w, w.history["a"]), A),
-        TypeError,
-        "all leaves of a trajectory must be TrajectoryColumn objects, such as "
-        'history["x"][-3:], or constants (numbers, texts or arrays), got ColumnHistory for leaf '
-        "'0'",
-    ),
-    "an item without columns": (
-        writing(lambda w: item(w), A),
-        errors.InvalidArgumentError,
-        EMPTY,
-    ),
-    "an item of an empty column": (
-        writing(lambda w: item(w, w.history["a"][3:]), A),
-        errors.InvalidArgumentError,
-        EMPTY,
-    ),
+    "an item without columns": (writing(lambda w: item(w), A), EMPTY),
+    "an item of an empty column": (writing(lambda w: item(w, w.history["a"][3:]), A), EMPTY),
     "an item with an empty column": (
         writing(lambda w: item(w, w.history["a"][:], w.history["b"][5:]), B),
-        errors.InvalidArgumentError,
         "trajectory column 1 is empty; every column needs at least one step",
     ),
     "an item with an empty column that has a name": (
@@ -165,195 +155,157 @@ TRAJECTORY_WRITER = {
             ),
             B,
         ),
-        errors.InvalidArgumentError,
         "trajectory column y/z is empty; every column needs at least one step",
     ),
     "an item of expired values": (
         writing(lambda w: item(w, expired_column(w)), A, refs=1),
-        errors.InvalidArgumentError,
         "trajectory column 0 refers to a step that has expired: only the last num_keep_alive_refs "
         "steps of the episode can be used. Raise num_keep_alive_refs or create the item earlier",
     ),
     "an item of different columns": (
         writing(lambda w: item(w, mixed_column(w)), B),
-        errors.InvalidArgumentError,
         "trajectory column 0 mixes steps of dtype int64 and shape [] with steps of dtype "
         "double and "
         "shape []",
     ),
     "a NaN priority": (
         writing(lambda w: item(w, w.history["a"][:], priority=float("nan")), A),
-        errors.InvalidArgumentError,
         "priority must not be NaN",
-    ),
-    "a priority that is a str": (
-        writing(lambda w: item(w, w.history["a"][:], priority="x"), A),
-        TypeError,
-        "priority must be a number, got str",
-    ),
-    "an unknown table": (
-        writing(lambda w: item(w, w.history["a"][:], table="nope"), A),
-        errors.TableNotFoundError,
-        NOPE,
-    ),
-    "another shape than the signature": (
-        writing(lambda w: item(w, w.history["a"][:], table="signed"), A),
-        errors.SignatureMismatchError,
-        f"{COLUMN_A}, got dtype int64 and shape [1]. Trajectory: 0: Tensor<name: 'a', dtype: "
-        "int64, "
-        f"shape: [1]>. {SIGNED}",
-    ),
-    "an unknown table found out late": (
-        writing(
-            lambda w: (item(w, w.history["a"][:], table="nope"), w.flush()), A, validate_items=False
-        ),
-        errors.TableNotFoundError,
-        NOT_FOUND,
     ),
     "a priority refused late": (
         writing(
             lambda w: (item(w, w.history["a"][:], table="prioritized", priority=-1.0), w.flush()), A
         ),
-        errors.InvalidArgumentError,
         "Item {key} of table prioritized: Priority must not be negative. Got -1 for a "
         "prioritized selector.",
     ),
-    "numpy of expired values": (
-        writing(lambda w: expired_column(w).numpy(), A, refs=1),
-        errors.FailedPreconditionError,
-        EXPIRED,
-    ),
-    "shape of expired values": (
-        writing(lambda w: expired_column(w).shape, A, refs=1),
-        errors.FailedPreconditionError,
-        EXPIRED,
-    ),
-    "dtype of expired values": (
-        writing(lambda w: expired_column(w).dtype, A, refs=1),
-        errors.FailedPreconditionError,
-        EXPIRED,
-    ),
     "numpy of an empty column": (
         writing(lambda w: w.history["a"][5:].numpy(), A),
-        errors.InvalidArgumentError,
         "The column is empty; there is nothing to stack.",
-    ),
-    "shape of an empty column": (
-        writing(lambda w: w.history["a"][5:].shape, A),
-        IndexError,
-        "The column is empty",
     ),
     "numpy of different columns": (
         writing(lambda w: mixed_column(w).numpy(), B),
-        errors.InvalidArgumentError,
         "The column mixes steps of different dtypes or shapes.",
-    ),
-    "an index of a column out of range": (
-        writing(lambda w: w.history["a"][:][5], A),
-        IndexError,
-        "Index 5 is out of range for a column of 1 steps",
-    ),
-    "an index of a column that is a str": (
-        writing(lambda w: w.history["a"][:]["x"], A),
-        TypeError,
-        "Columns are indexed with an int, a slice or a list of ints, got <class 'str'>",
-    ),
-    "an index of a history out of range": (
-        writing(lambda w: w.history["a"][1], A),
-        IndexError,
-        "Index 1 is out of range for column ('a',) of 1 steps",
     ),
     "an index of a history before the first step": (
         writing(lambda w: w.history["a"][-2], A),
-        errors.InvalidArgumentError,
         MISSING,
     ),
-    "a slice from before the first step": (
-        writing(lambda w: w.history["a"][-2:], A),
-        errors.InvalidArgumentError,
-        MISSING,
-    ),
-    "a slice over a missing value": (
-        writing(lambda w: w.history["a"][:], A, {"b": 1}),
-        errors.InvalidArgumentError,
-        MISSING,
-    ),
-    "a list with a float": (
-        writing(lambda w: w.history["a"][[0, 1.5]], A),
-        TypeError,
-        "Columns are indexed with an int, a slice or a list of ints, got <class 'float'>",
-    ),
-    "a column of None": (
-        lambda c: reverb.TrajectoryColumn([None], path=("a",)),
-        errors.InvalidArgumentError,
-        MISSING,
-    ),
+    "a slice from before the first step": (writing(lambda w: w.history["a"][-2:], A), MISSING),
+    "a slice over a missing value": (writing(lambda w: w.history["a"][:], A, {"b": 1}), MISSING),
+    "a column of None": (lambda c: reverb.TrajectoryColumn([None], path=("a",)), MISSING),
     "a squeezed column of two": (
         writing(lambda w: reverb.TrajectoryColumn([*w.history["a"]] * 2, squeeze=True), A),
-        errors.InvalidArgumentError,
         "Columns must contain exactly one data reference when squeeze is set, got 2",
     ),
     "configure: no references": (
         writing(lambda w: w.configure(("a",), num_keep_alive_refs=0, max_chunk_length=None)),
-        errors.InvalidArgumentError,
         "num_keep_alive_refs must be at least 1, got 0",
     ),
     "configure: no chunk": (
         writing(lambda w: w.configure(("a",), num_keep_alive_refs=2, max_chunk_length=0)),
-        errors.InvalidArgumentError,
         "max_chunk_length must be at least 1, got 0",
     ),
     "configure: too long a chunk": (
         writing(lambda w: w.configure(("a",), num_keep_alive_refs=2, max_chunk_length=3)),
-        errors.InvalidArgumentError,
         "max_chunk_length must be at most num_keep_alive_refs = 2, got 3",
-    ),
-    "configure: too late": (
-        writing(lambda w: w.configure(("a",), num_keep_alive_refs=2, max_chunk_length=2), A),
-        errors.FailedPreconditionError,
-        "Column ('a',) cannot be configured while 1 of its steps wait in an unfinished chunk. "
-        "Configure it before its first append, or after flush or end_episode.",
     ),
     "flush: fewer items than none": (
         writing(lambda w: w.flush(-1)),
-        errors.InvalidArgumentError,
         "block_until_num_items must be at least 0, got -1",
     ),
+}
+
+WRONG_TYPES = {
+    "an object": (
+        writing(lambda w: w.append({"a": object()}), A),
+        f"Column ('a',): Values of type object {REFUSED}",
+    ),
+    "a record": (
+        writing(lambda w: w.append({"a": np.zeros(2, "i4,f4")}), A),
+        f"Column ('a',): Values of NumPy dtype [('f0', '<i4'), ('f1', '<f4')] {REFUSED}",
+    ),
+    "an item of an object": (
+        writing(lambda w: item(w, object()), A),
+        "all leaves of a trajectory must be TrajectoryColumn objects, such as "
+        "history[\"x\"][-3:], or constants (numbers, texts or arrays), got object for leaf '0'",
+    ),
+    "an item of a date": (
+        writing(lambda w: item(w, np.datetime64("2020-01-01")), A),
+        f"Column 0: Values of NumPy dtype datetime64[D] {REFUSED}",
+    ),
+    "an item of an int of more than 64 bits": (
+        writing(lambda w: item(w, 2**70), A),
+        f"Column 0: Values of type int of more than 64 bits {REFUSED}",
+    ),
+    "an item of a history": (
+        writing(lambda w: item(w, w.history["a"]), A),
+        "all leaves of a trajectory must be TrajectoryColumn objects, such as "
+        'history["x"][-3:], or constants (numbers, texts or arrays), got ColumnHistory for leaf '
+        "'0'",
+    ),
+    "a priority that is a str": (
+        writing(lambda w: item(w, w.history["a"][:], priority="x"), A),
+        "priority must be a number, got str",
+    ),
+    "an index of a column that is a str": (
+        writing(lambda w: w.history["a"][:]["x"], A),
+        "Columns are indexed with an int, a slice or a list of ints, got <class 'str'>",
+    ),
+    "a list with a float": (
+        writing(lambda w: w.history["a"][[0, 1.5]], A),
+        "Columns are indexed with an int, a slice or a list of ints, got <class 'float'>",
+    ),
+}
+
+MISSING_TABLES = {
+    "an unknown table": (writing(lambda w: item(w, w.history["a"][:], table="nope"), A), NOPE),
+    "an unknown table found out late": (
+        writing(
+            lambda w: (item(w, w.history["a"][:], table="nope"), w.flush()), A, validate_items=False
+        ),
+        NOT_FOUND,
+    ),
+}
+
+INDICES = {
+    "shape of an empty column": (
+        writing(lambda w: w.history["a"][5:].shape, A),
+        "The column is empty",
+    ),
+    "an index of a column out of range": (
+        writing(lambda w: w.history["a"][:][5], A),
+        "Index 5 is out of range for a column of 1 steps",
+    ),
+    "an index of a history out of range": (
+        writing(lambda w: w.history["a"][1], A),
+        "Index 1 is out of range for column ('a',) of 1 steps",
+    ),
+}
+
+DEADLINES = {
     "flush: a timeout": (
         writing(lambda w: (fill_queue(w), w.flush(timeout_ms=300)), A),
-        errors.DeadlineExceededError,
         f"Timeout exceeded: flush did not finish within 300 ms. It was waiting for 1 {WAITING}",
     ),
     "end_episode: a timeout": (
         writing(lambda w: (fill_queue(w), w.end_episode(timeout_ms=300)), A),
-        errors.DeadlineExceededError,
         f"Timeout exceeded: end_episode did not finish within 300 ms. It was waiting for 1 "
         f"{WAITING}",
     ),
-    "append of a closed writer": (
-        writing(lambda w: closed(w).append(A), A),
-        errors.FailedPreconditionError,
-        CLOSED,
-    ),
-    "create_item of a closed writer": (
-        writing(lambda w: item(closed(w), w.history["a"][:]), A),
-        errors.FailedPreconditionError,
-        CLOSED,
-    ),
-    "flush of a closed writer": (
-        writing(lambda w: closed(w).flush(), A),
-        errors.FailedPreconditionError,
-        CLOSED,
-    ),
-    "end_episode of a closed writer": (
-        writing(lambda w: closed(w).end_episode(), A),
-        errors.FailedPreconditionError,
-        CLOSED,
-    ),
 }
 
-
-CASES = [pytest.param(*case, id=name) for name, case in TRAJECTORY_WRITER.items()]
+CASES = cases(
+    {
+        errors.FailedPreconditionError: PRECONDITIONS,
+        errors.SignatureMismatchError: MISMATCHES,
+        errors.InvalidArgumentError: INVALID_ARGUMENTS,
+        TypeError: WRONG_TYPES,
+        errors.TableNotFoundError: MISSING_TABLES,
+        IndexError: INDICES,
+        errors.DeadlineExceededError: DEADLINES,
+    }
+)
 
 
 @pytest.mark.parametrize(("call", "kind", "text"), CASES)

@@ -124,10 +124,6 @@ CALLS = {
     "batches time": (lambda c: c.batches("t", 1, timeout_ms="x"), integer("timeout_ms")),
     "scan": (lambda c: next(c.scan(5)), TABLE),
     "mutate table": (lambda c: c.mutate_priorities(5), TABLE),
-    "mutate updates": (
-        lambda c: c.mutate_priorities("t", [1]),
-        "updates must be a mapping of keys to priorities, got list",
-    ),
     "mutate key": (
         lambda c: c.mutate_priorities("t", {"a": 1.0}),
         "keys must be integers, got str",

@@ -37,10 +37,6 @@ def client():
         yield client
 
 
-def size(client, table):
-    return client.server_info()[table].current_size
-
-
 @pytest.mark.parametrize(
     ("table", "options", "num_items"),
     [
@@ -57,11 +53,11 @@ def test_items_are_written_once(run, source, client, table, options, num_items):
     code, out, err = run(*arguments)
     assert (code, err) == (0, "")
     assert out.startswith(f"{num_items} items of ")
-    assert size(client, table) == num_items
+    assert client.size(table) == num_items
     code, out, err = run(*arguments)
     assert out.startswith(f"0 items of 0 episodes (0 steps) written to table {table}; ")
     assert "were there already; their items keep the --n-step and --discount of their imp" in out
-    assert size(client, table) == num_items
+    assert client.size(table) == num_items
 
 
 LAST_LINE = "55 items of 5 episodes (55 steps) would be written to table t"
@@ -86,7 +82,7 @@ def test_a_dry_run_shows_columns_and_counts_and_writes_nothing(run, source, clie
         ["items", "in", "the", "table:", "0", "of", "1,000,000"],
         LAST_LINE.split(),
     ]
-    assert size(client, "t") == 0
+    assert client.size("t") == 0
 
 
 def test_a_dry_run_finds_what_does_not_fit(run, source, client):
@@ -151,9 +147,9 @@ def test_a_field_too_many_is_left_out(run, tmp_path, client):
     assert (code, "field text: must be numbers, got text" in err) == (1, True)
     code, _, err = run(*arguments, "--leave-out=text")
     assert (code, "--leave-out extra leaves the field out" in err) == (1, True)
-    assert size(client, "t") == 0
+    assert client.size("t") == 0
     code, _, _ = run(*arguments, "--leave-out=text", "--leave-out=extra")
-    assert (code, size(client, "t")) == (0, 55)
+    assert (code, client.size("t")) == (0, 55)
 
 
 def test_a_table_without_ids_needs_no_resume(run, source):
@@ -166,7 +162,7 @@ def test_a_table_without_ids_needs_no_resume(run, source):
         assert code == 1
         assert "or give --no-resume to write all episodes beside the items" in err
         assert run(*arguments, "--no-resume")[0] == 0
-        assert size(client, "t") == 110
+        assert client.size("t") == 110
 
 
 def test_a_table_without_a_signature_continues_by_ids(run, source):
@@ -175,7 +171,7 @@ def test_a_table_without_a_signature_continues_by_ids(run, source):
         assert run(*arguments, "--episode-ids")[0] == 0
         _, out, _ = run(*arguments, "--episode-ids")
         assert "5 episodes were there already" in out
-        assert size(client, "t") == 55
+        assert client.size("t") == 55
 
 
 def test_the_source_id_identifies_a_dataset_that_moves(run, source, client, tmp_path):

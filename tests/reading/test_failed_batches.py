@@ -33,10 +33,6 @@ def values(samples):
     return [int(np.ravel(sample.data[0])[0]) for sample in samples]
 
 
-def size(client, table="queue"):
-    return client.server_info()[table].current_size
-
-
 class TestQueues:
     def test_items_that_cannot_be_stacked_stay(self, serve):
         client = serve(queue())
@@ -57,7 +53,7 @@ class TestQueues:
         write(client, [30_000] * 20 + [1])  # 4.8 MB before the one that does not fit.
         with pytest.raises(InvalidArgumentError):
             client.sample_batch("queue", 21)
-        assert size(client) == 21
+        assert client.size("queue") == 21
         assert len(client.sample_batch("queue", 20).info.key) == 20
 
     def test_many_small_items_are_checked_as_a_whole(self, serve):
@@ -67,7 +63,7 @@ class TestQueues:
         write(client, [7])
         with pytest.raises(InvalidArgumentError):
             client.sample_batch("queue", 5001)
-        assert size(client) == 5001
+        assert client.size("queue") == 5001
 
     def test_what_an_earlier_go_sampled_comes_with_the_exception(self, serve, background, until):
         server_table = queue()
@@ -78,7 +74,7 @@ class TestQueues:
         write(client, [3, 4], first=2)
         with pytest.raises(InvalidArgumentError) as caught:
             call.result()
-        left = size(client)
+        left = client.size("queue")
         kept = values(caught.value.samples)
         # The two that came later may have been taken one by one, as they came, or together.
         assert kept == list(range(4 - left))
@@ -108,7 +104,7 @@ class TestQueues:
             client.sample_batch("queue", 1, unpack_as_table_signature=True)
         (sample,) = caught.value.samples
         assert [column.tolist() for column in sample.data] == [[1], [2]]
-        assert size(client) == 0
+        assert client.size("queue") == 0
 
     def test_the_exception_has_an_item_that_cannot_be_split(self, serve):
         client = serve(queue())

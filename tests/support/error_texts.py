@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for the tests in `error_messages/`: the common parts of texts."""
+"""Helpers for the tests in `error_messages/`: tables of errors, the common parts of texts."""
+
+import pytest
 
 # The tables of the server in error_messages/conftest.py.
 TABLES = "prioritized, queue, signed, table"
@@ -22,3 +24,12 @@ def closed(writer):
     """Closes a writer and returns it."""
     writer.close()
     return writer
+
+
+def cases(tables):
+    """Parameters `(call, kind, text)` of a test, of a table `{name: (call, text)}` for a kind."""
+    return [
+        pytest.param(call, kind, text, id=name)
+        for kind, table in tables.items()
+        for name, (call, text) in table.items()
+    ]

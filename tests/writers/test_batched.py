@@ -6,18 +6,13 @@ import pytest
 import tree
 
 from reverb import errors, testing
-from reverb.specs import TensorSpec
 
 BATCH = 3
 
 
 @pytest.fixture(scope="module")
 def client(reach):
-    tables = [
-        testing.table("table"),
-        testing.table("signed", signature=[TensorSpec([2], np.int64)]),
-    ]
-    with testing.server(tables) as made:
+    with testing.server([testing.table("table")]) as made:
         yield reach(made)
 
 
@@ -144,14 +139,6 @@ def test_columns_come_from_a_batched_history(client, writer):
     for column in (single.history[-1], single.history, object()):
         with pytest.raises(TypeError, match="slices of the history of this writer"):
             writer.create_items("table", 1.0, [column])
-
-
-def test_items_are_compared_with_the_signature(client, writer):
-    for number in range(3):
-        writer.append(step(number))
-    assert writer.create_items("signed", 1.0, [writer.history["x"][-2:]]) == BATCH
-    with pytest.raises(errors.SignatureMismatchError, match="'signed'"):
-        writer.create_items("signed", 1.0, [writer.history["x"][-3:]])
 
 
 @pytest.mark.parametrize("ends", ["episode", "chunk"])

@@ -24,10 +24,6 @@ each_own = each_of(batched, sequence)
 each_but_legacy = each_of(trajectory, batched, sequence)
 
 
-def size(client, table="table"):
-    return client.server_info()[table].current_size
-
-
 @pytest.fixture
 def full(serve):
     """A client of a table that takes one item, and then none."""
@@ -47,7 +43,7 @@ def test_a_flush_or_a_block_delivers_all(serve, make, left_writers):
     with writer:
         for _ in range(NUM_ITEMS):
             add()
-    assert size(client) == NUM_ITEMS
+    assert client.size("table") == NUM_ITEMS
     assert not left_writers()
 
 
@@ -59,7 +55,7 @@ def test_close_delivers_all(serve, make, left_writers):
         for _ in range(NUM_ITEMS):
             add()
         writer.close()
-    assert size(client) == 20 * NUM_ITEMS
+    assert client.size("table") == 20 * NUM_ITEMS
     assert not left_writers()
 
 
@@ -68,7 +64,7 @@ def test_a_trajectory_writer_delivers_if_close_is_asked_to(serve, left_writers):
     writer, add = trajectory(client)
     add()
     writer.close(flush=True)
-    assert size(client) == 1
+    assert client.size("table") == 1
     assert not left_writers()
 
 
@@ -140,7 +136,7 @@ def test_threads_may_close_a_writer_at_the_same_time(serve, make, background):
     start.wait()
     for call in calls:
         call.result()
-    assert size(client) == NUM_ITEMS
+    assert client.size("table") == NUM_ITEMS
 
 
 @each_own
@@ -249,7 +245,7 @@ def test_a_writer_that_made_no_item_says_why(serve, unwritten, until, end, lengt
     ((level, steps, line),) = unwritten()
     assert (level, steps) == ("WARNING", 7)
     assert text in line
-    assert size(client, "unmade") == 0
+    assert client.size("unmade") == 0
 
 
 def selectors():
@@ -284,7 +280,7 @@ async def test_writers_of_asyncio_deliver_when_they_close(serve, left_writers):
             await writer.create_items("table", 1.0, [writer.history[0][-1:]])
             await writer.close()
             await writer.close()
-    assert size(client) == 40
+    assert client.size("table") == 40
     assert not left_writers()
 
 

@@ -71,6 +71,14 @@ def test_items_are_confirmed_after_an_exception(serve, make, left_writers, error
     assert not left_writers()
 
 
+@pytest.mark.parametrize("kind", [errors.SignatureMismatchError, errors.FailedPreconditionError])
+def test_a_builtin_of_dm_reverb_is_an_exception_like_others(serve, kind):
+    client = serve()
+    writer, add = trajectory(client)
+    leave(writer, add, kind("mine"), num_items=3)
+    assert client.size("table") == 3
+
+
 @pytest.mark.parametrize("error", NO_EXCEPTIONS, ids=lambda it: type(it).__name__)
 def test_nothing_is_flushed_after_what_is_no_exception(serve, make, left_writers, until, error):
     client = serve(full_queue())

@@ -10,7 +10,6 @@ import tree
 
 import reverb
 from reverb import errors, testing
-from reverb.specs import TensorSpec
 
 Step = collections.namedtuple("Step", ["observation", "action", "extras"])
 
@@ -19,7 +18,6 @@ Step = collections.namedtuple("Step", ["observation", "action", "extras"])
 def client(reach):
     tables = [
         testing.table("table"),
-        testing.table("signed", signature={"a": TensorSpec([2], np.int64)}),
         reverb.Table.queue("queue", 2),
     ]
     with testing.server(tables) as made:
@@ -28,7 +26,7 @@ def client(reach):
 
 @pytest.fixture(autouse=True)
 def _clean(client):
-    for table in ("table", "signed", "queue"):
+    for table in ("table", "queue"):
         client.reset(table)
 
 
@@ -171,18 +169,6 @@ class TestCreateItem:
         expected = [values(column) for column in tree.flatten(nest(writer.history))]
         assert sampled(client, count=2) == [expected] * 2
 
-    def test_items_are_compared_with_the_signature(self, client, writer):
-        for step in range(3):
-            writer.append({"a": step, "b": float(step)})
-        writer.create_item("signed", 1.0, {"a": writer.history["a"][-2:]})
-        for trajectory in (
-            {"a": writer.history["a"][-3:]},
-            {"a": writer.history["b"][-2:]},
-            {"a": writer.history["a"][-2:], "b": writer.history["a"][-2:]},
-        ):
-            with pytest.raises(errors.SignatureMismatchError, match="'signed'"):
-                writer.create_item("signed", 1.0, trajectory)
-
 
 class TestFlushAndEnd:
     def test_end_episode_that_would_block_changes_nothing(self, client, writer):
@@ -200,45 +186,14 @@ class TestFlushAndEnd:
         client.trajectory_writer(num_keep_alive_refs=1, get_signature_timeout_ms=None).close()
 
 
-class TestContextManager:
-    def write(self, client, error=None):
-        with client.trajectory_writer(5) as writer:
-            writer.configure((), num_keep_alive_refs=5, max_chunk_length=5)
-            writer.append(1)
-            writer.create_item("table", 1.0, writer.history[-1])
-            if error is not None:
-                raise error
-        return writer
-
-    def test_it_flushes_and_stays_open(self, client):
-        writer = self.write(client)
-        assert client.server_info()["table"].current_size == 1
-        writer.append(2)
-
-    @pytest.mark.parametrize(
-        ("error", "size"),
-        [
-            (ValueError(), 1),
-            (errors.SignatureMismatchError(), 1),
-            (errors.FailedPreconditionError(), 1),
-            (reverb.ReverbError(), 0),
-            (reverb.DeadlineExceededError(), 0),
-        ],
-        ids=lambda value: type(value).__name__,
-    )
-    def test_it_flushes_where_the_original_did(self, client, error, size):
-        with pytest.raises(type(error)):
-            self.write(client, error)
-        assert client.server_info()["table"].current_size == size
-
-    def test_a_dropped_writer_abandons_its_items(self, client):
-        writer = client.trajectory_writer(5)
-        writer.configure((), num_keep_alive_refs=5, max_chunk_length=5)
-        writer.append(1)
-        writer.create_item("table", 1.0, writer.history[-1])
-        del writer
-        gc.collect()
-        assert client.server_info()["table"].current_size == 0
+def test_a_dropped_writer_abandons_its_items(client):
+    writer = client.trajectory_writer(5)
+    writer.configure((), num_keep_alive_refs=5, max_chunk_length=5)
+    writer.append(1)
+    writer.create_item("table", 1.0, writer.history[-1])
+    del writer
+    gc.collect()
+    assert client.server_info()["table"].current_size == 0
 
 
 @pytest.mark.parametrize(
