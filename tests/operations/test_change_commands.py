@@ -351,11 +351,19 @@ class TestEveryCommand:
         assert "--table" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("what", [*COMMANDS, "drain"])
+NOBODY = {
+    **{what: ["--table", "t", "--timeout", "0.3", *options] for what, options in COMMANDS.items()},
+    "drain": [],
+    "why": ["--timeout", "0.3"],
+    "top": ["--once", "--timeout", "0.3"],
+    "top --json": ["--once", "--json", "--timeout", "0.3"],
+}
+
+
+@pytest.mark.parametrize("what", NOBODY)
 def test_no_server_is_one_line(capsys, monkeypatch, what):
     monkeypatch.setattr("reverb.command.drain.DEFAULT_TIMEOUT_S", 0.3)
-    table = [] if what == "drain" else ["--table", "t", "--timeout", "0.3"]
-    assert command.main([what, "127.0.0.1:1", *table, *COMMANDS.get(what, [])]) == 1
+    assert command.main([what.split()[0], "127.0.0.1:1", *NOBODY[what]]) == 1
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "127.0.0.1:1" in err

@@ -226,10 +226,6 @@ class TestWhy:
             assert command.main(["why", address, "missing"]) == 1
             assert r"it has: \x1b[31mred " in capsys.readouterr().err
 
-    def test_a_server_that_does_not_answer(self, capsys):
-        assert command.main(["why", "127.0.0.1:1", "--timeout", "0.5"]) == 1
-        assert "127.0.0.1:1" in capsys.readouterr().err
-
 
 def test_a_missing_table_is_named():
     missing = pytest.raises(TableNotFoundError, match="Priority table b was not found")

@@ -2,8 +2,6 @@
 """A local group of servers is run as the overlay for Kubernetes says: one pod for each shard."""
 
 import contextlib
-import os
-import signal
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 import reverb
 from support.deployment import DEPLOY
 from support.rolling_restart import free_ports
-from support.waiting import DEADLINE_S, wait_until
+from support.waiting import DEADLINE_S
 
 pytest.importorskip("yaml", reason="PyYAML, which reads the manifest, is missing")
 
@@ -112,17 +110,3 @@ def test_each_shard_comes_back_with_its_own_checkpoint(group):
     again = group.client()
     assert values(again) == list(range(100))
     assert sizes(again) == before
-
-
-def test_the_others_go_on_while_a_shard_is_killed(group):
-    client = group.client()
-    insert(client, 100)
-    client.checkpoint()
-    killed, other = group.kubelets[1], group.kubelets[0]
-    os.kill(killed.pid, signal.SIGKILL)
-    assert client.sample_batch("replay", 10).data[0].shape == (10, 1)
-    wait_until(lambda: not killed.is_ready)
-    killed.start_again()
-    killed.wait_until_ready()
-    assert other.restarts == 0
-    wait_until(lambda: values(group.client()) == list(range(100)))

@@ -143,13 +143,6 @@ def test_without_a_terminal(top):
     assert "reverb top needs a terminal; reverb top --once prints everything as text" in err
 
 
-def test_a_server_that_does_not_answer(capsys):
-    for options in ((), ("--json",)):
-        arguments = ["top", "--once", "127.0.0.1:1", "--timeout", "0.5", *options]
-        assert command.main(arguments) == 1
-        assert "127.0.0.1:1" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("arguments", [["why"], ["top", "--once"], ["top", "--once", "--json"]])
 def test_a_server_of_dm_reverb_tells_what_it_has(server, monkeypatch, capsys, arguments):
     def refuse(*_):

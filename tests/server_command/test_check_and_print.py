@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import reverb
 from reverb.core import native
-from reverb.server_executable import server_main
 from reverb.server_executable.config_printer import config_text
 from reverb.server_executable.options import OPTIONS
 from reverb.server_executable.settings import ConfigSource, Given, read_settings
@@ -29,21 +28,6 @@ tables {
   rate_limiter { min_size_to_sample: 1 samples_per_insert: %r min_diff: -1e300 max_diff: %r }
 }
 """
-
-
-@pytest.fixture
-def ends(monkeypatch, capfd):
-    """Runs the command; returns its exit code, standard output and standard error."""
-    # It would change the log of this process.
-    monkeypatch.setattr(server_main.server_log, "configure", lambda log_format: None)
-
-    def ends(*arguments):
-        monkeypatch.setattr("sys.argv", ["reverb_server", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            server_main.app_run_main()
-        return (caught.value.code, *capfd.readouterr())
-
-    return ends
 
 
 def test_a_good_config_is_said_to_be_good(ends, tmp_path):

@@ -51,17 +51,6 @@ def test_items_at_the_stop_are_there_after_the_next_start(root):
     assert complete_checkpoints(root) == [saved]
 
 
-def test_it_saves_at_intervals_and_keeps_the_last(root, until):
-    options = ("--checkpoint-interval=0.05", "--keep-checkpoints=2")
-    with running(root, *options) as (program, client):
-        client.insert([7], {"t": 1.0})
-        until(lambda: client.checkpoint_status().num_saved >= 4)
-        stop(program)
-    assert len(complete_checkpoints(root)) == 2
-    with running(root) as (_, client):
-        assert client.server_info()["t"].current_size == 1
-
-
 def test_it_saves_at_the_stop_although_its_output_is_closed(root):
     arguments = [f"--config={CONFIG}", f"--checkpoint-dir={root}", "--checkpoint-on-stop"]
     command = [sys.executable, "-c", COMMAND, *arguments]
@@ -80,15 +69,6 @@ def saved(root):
     with running(root) as (_, client):
         client.insert([7], {"t": 1.0})
         return pathlib.Path(client.checkpoint())
-
-
-def test_the_config_wins_over_stored_settings_by_default(root, saved):
-    config = CONFIG.replace("20", "30")
-    with running(root, config=config) as (program, client):
-        assert client.server_info()["t"].max_size == 30
-        program.wait_for_error("max_size")
-    with running(root, "--restore-settings", config=config) as (_, client):
-        assert client.server_info()["t"].max_size == 20
 
 
 def test_a_checkpoint_with_another_signature_ends_the_start(root):
@@ -126,39 +106,3 @@ def test_a_last_save_that_fails_is_a_failure_of_the_stop(root, saved):
         assert program.ended() == 1
         assert "ERROR server: stopped, but: " in program.errors
         assert str(root) in program.errors
-
-
-def test_servers_with_names_share_a_directory(root):
-    for life in range(2):
-        with (
-            running(root, "--checkpoint-name=a", "--checkpoint-on-stop") as (a, client_of_a),
-            running(root, "--checkpoint_name", "b", "--checkpoint-on-stop") as (b, client_of_b),
-        ):
-            for client, value in ((client_of_a, 1), (client_of_b, 2)):
-                items = [int(sample.data[0].item()) for sample in client.scan("t")]
-                assert items == [value] * life
-                client.insert(value, {"t": 1.0})
-            stop(b)
-            stop(a)
-    assert len(complete_checkpoints(root)) == 2
-
-
-def test_a_second_server_on_a_directory_cannot_start(root):
-    with running(root) as (first, client):
-        path = client.checkpoint()
-        with Program(COMMAND, f"--config={CONFIG}", "--checkpoint-dir", root) as program:
-            assert program.ended() == 1
-            assert f"ERROR server: cannot start: Checkpoint {path} " in program.errors
-            assert f"process {first.pid} on " in program.errors
-
-
-def test_a_chosen_checkpoint_is_loaded(root):
-    with running(root, "--checkpoint-on-stop", "--keep-checkpoints=3") as (program, client):
-        client.insert([1.0], {"t": 1.0})
-        older = client.checkpoint()
-        client.insert([2.0], {"t": 1.0})
-        stop(program)
-    for options, size in [((), 2), (("--load-checkpoint", older), 1)]:
-        with running(root, *options) as (program, client):
-            assert client.size("t") == size
-            stop(program)

@@ -4,10 +4,9 @@
 import pytest
 from google.protobuf import text_format
 
-from reverb import item_selectors, rate_limiters
 from reverb._server.table import arguments_of
 from reverb.core import protos
-from reverb.errors import InvalidArgumentError, UnimplementedError
+from reverb.errors import InvalidArgumentError
 from reverb.server_executable import server_config, server_from_proto
 from reverb.server_executable.field_positions import find_field_positions
 from reverb.server_executable.server_config import read_config
@@ -253,29 +252,6 @@ def limiter_message(**numbers):
     return protos.RateLimiterCheckpoint(**(defaults | numbers))
 
 
-@pytest.mark.parametrize(
-    ("text", "selector"),
-    [
-        ("fifo: true", item_selectors.Fifo()),
-        ("lifo: true", item_selectors.Lifo()),
-        ("uniform: true", item_selectors.Uniform()),
-        ("heap { min_heap: true }", item_selectors.MinHeap()),
-        ("heap {}", item_selectors.MaxHeap()),
-        ("prioritized { priority_exponent: 0.5 }", item_selectors.Prioritized(0.5)),
-    ],
-)
-def test_selectors_are_made_of_messages(text, selector):
-    message = text_format.Parse(text, protos.KeyDistributionOptions())
-    assert repr(server_from_proto.selector_from_proto(message)) == repr(selector)
-
-
-def test_a_message_without_a_selector_is_refused():
-    with pytest.raises(UnimplementedError, match="a selector must be one of"):
-        server_from_proto.selector_from_proto(protos.KeyDistributionOptions())
-    with pytest.raises(InvalidArgumentError, match="option fifo must be true, got false"):
-        server_from_proto.selector_from_proto(protos.KeyDistributionOptions(fifo=False))
-
-
 def test_limiters_are_made_of_messages_without_their_counters():
     made = server_from_proto.rate_limiter_from_proto(limiter_message(max_diff=3, insert_count=7))
     assert repr(made) == (
@@ -312,13 +288,6 @@ def test_tables_are_made_of_messages():
         InvalidArgumentError, match="max_size must be at least 1 and at most 2147483647, got 0"
     ):
         server_from_proto.tables_from_proto(config.tables)
-
-
-def test_the_limiter_of_four_numbers_equals_min_size():
-    text = f"min_size_to_sample: 1 samples_per_insert: 1 min_diff: -{HUGE} max_diff: {HUGE}"
-    message = text_format.Parse(text, protos.RateLimiterCheckpoint())
-    made = server_from_proto.rate_limiter_from_proto(message)
-    assert repr(made) == repr(rate_limiters.MinSize(1))
 
 
 def test_what_only_the_table_refuses_has_its_line(monkeypatch):

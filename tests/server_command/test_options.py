@@ -367,12 +367,10 @@ def test_the_documentation_has_a_table_of_all_options():
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=by_name)
-def test_the_help_tells_of_every_option(monkeypatch, capsys, option):
-    monkeypatch.setattr("sys.argv", ["reverb_server", "--help"])
-    with pytest.raises(SystemExit) as caught:
-        server_main.app_run_main()
-    assert caught.value.code == 0
-    shown = " ".join(capsys.readouterr().out.split())
+def test_the_help_tells_of_every_option(ends, option):
+    code, out, _ = ends("--help")
+    assert code == 0
+    shown = " ".join(out.split())
     assert f" {option.flag}" in shown
     assert option.help in shown
 
@@ -393,15 +391,13 @@ def test_the_help_tells_of_every_option(monkeypatch, capsys, option):
     ],
 )
 def test_the_config_too_comes_from_a_flag_or_a_variable(
-    monkeypatch, capfd, arguments, variables, expected
+    monkeypatch, ends, arguments, variables, expected
 ):
-    monkeypatch.setattr("sys.argv", ["reverb_server", *arguments])
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
-    with pytest.raises(SystemExit) as caught:
-        server_main.app_run_main()
-    assert caught.value.code == 2
-    assert expected in capfd.readouterr().err
+    code, _, errors = ends(*arguments)
+    assert code == 2
+    assert expected in errors
 
 
 def test_a_server_is_started_by_its_environment_alone(tmp_path):

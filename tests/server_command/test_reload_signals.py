@@ -75,13 +75,6 @@ Server.stop = stop
 """
 
 
-@pytest.fixture
-def path(tmp_path):
-    path = tmp_path / "server.textproto"
-    path.write_text(CONFIG)
-    return path
-
-
 @contextlib.contextmanager
 def running(path, source=TOLD, *options):
     with Program(source + COMMAND, "--config-file", path, "--host=127.0.0.1", *options) as program:
@@ -130,22 +123,6 @@ def test_a_reload_changes_the_tables_of_the_server(path):
         program.wait_for_error(reloaded(path, 3))
         info = client.server_info()["t"]
         assert (info.max_size, info.current_size) == (3, 3)
-
-
-def test_a_refused_file_is_logged_and_a_later_one_is_loaded(path):
-    with running(path) as program:
-        client = client_of(program.line())
-        write(path, 0)
-        program.signal(signal.SIGHUP)
-        program.wait_for_error("nothing has changed\n")
-        assert messages(program.errors)[-2:] == [
-            f"ERROR server: {path}, line 6: tables[0].max_size must be from 1 to 2147483647, got 0",
-            f"ERROR server: not reloaded: {path} has 1 problem; nothing has changed",
-        ]
-        assert client.server_info()["t"].max_size == 20
-        write(path, 30)
-        program.signal(signal.SIGHUP)
-        assert program.line() == change(30)
 
 
 def test_a_failed_reload_ends_neither_server_nor_later_reloads(path):
@@ -220,17 +197,6 @@ def test_hangups_during_a_reload_cause_one_more(path):
         program.signal(signal.SIGTERM)
         assert program.ended() == 0
         assert program.errors.count(" reloaded ") == 2
-
-
-def test_two_quick_hangups_reload_the_last_file(path):
-    with running(path) as program:
-        program.line()
-        write(path, 30)
-        program.signal(signal.SIGHUP)
-        program.signal(signal.SIGHUP)
-        program.wait_for_error(reloaded(path, 30))
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
 
 
 def test_a_reload_that_waits_does_not_delay_a_stop(path):

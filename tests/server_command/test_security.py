@@ -9,7 +9,7 @@ import pytest
 
 import reverb
 from reverb import errors
-from reverb.server_executable import security, server_main
+from reverb.server_executable import security
 from reverb.server_executable.settings import ConfigSource, Given, read_settings
 from support.certificates import Certificates, Linked, TokensFile
 from support.log_lines import messages
@@ -34,17 +34,9 @@ def tokens(tmp_path):
 
 
 @pytest.fixture
-def ends(monkeypatch, capfd):
-    """Runs the command; returns its exit code, standard output and standard error."""
-
-    def ends(*arguments):
-        command = ["reverb_server", f"--config={CONFIG}", *map(str, arguments)]
-        monkeypatch.setattr("sys.argv", command)
-        with pytest.raises(SystemExit) as caught:
-            server_main.app_run_main()
-        return (caught.value.code, *capfd.readouterr())
-
-    return ends
+def ends(ends):
+    """Runs the command with a config; returns its exit code, standard output and errors."""
+    return lambda *arguments: ends(f"--config={CONFIG}", *arguments)
 
 
 # --- Checks and lines of the log ------------------------------------------------------------------
@@ -380,9 +372,7 @@ def test_a_bad_certificate_is_named_and_the_old_one_stays_in_use(
         assert running.client(token=token, tls=tls).server_info()["t"].current_size == 2
 
 
-def test_a_bad_config_does_not_keep_tokens_from_being_read(run, tokens, tmp_path):
-    path = tmp_path / "server.textproto"
-    path.write_text(CONFIG)
+def test_a_bad_config_does_not_keep_tokens_from_being_read(run, tokens, path):
     old = tokens.add("learner", "sample")
     with run(config=(f"--config-file={path}",)) as running:
         path.write_text(CONFIG.replace("20", "0"))

@@ -69,13 +69,6 @@ def manager(request, tmp_path):
         yield manager
 
 
-@pytest.fixture
-def path(tmp_path):
-    path = tmp_path / "server.textproto"
-    path.write_text(CONFIG)
-    return path
-
-
 @contextlib.contextmanager
 def running(path, address, *options, source=COMMAND):
     options = (f"--config-file={path}", "--host=127.0.0.1", *options)

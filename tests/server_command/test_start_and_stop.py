@@ -14,7 +14,6 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import UnavailableError
-from reverb.server_executable import server_main
 from reverb.server_executable.server_config import read_config
 from support.log_lines import messages
 from support.programs import Program
@@ -181,29 +180,6 @@ def test_flags_win_over_a_config_file(tmp_path, start):
     assert "Another process has it" in errors
 
 
-def test_config_and_command_line_limit_the_memory():
-    config = (
-        CONFIG.replace("max_size", "max_bytes: 5000 when_full: WAIT max_size")
-        + 'max_bytes: "100MB"'
-    )
-    with running("--config", config, "--port", "0") as (_, client):
-        status = client.status()
-        assert status.memory.limit == 10**8
-        table = status.tables["my_table"]
-        assert (table.max_bytes, table.when_full) == (5000, "wait")
-    with running("--config", config, "--port", "0", "--max-bytes", "2 GiB") as (_, client):
-        assert client.status().memory.limit == 2**31
-
-
-def test_the_config_says_which_priority_is_the_largest():
-    config = CONFIG.replace("max_size: 200", "max_priority: EVER max_size: 1")
-    with running("--config", config, "--port", "0") as (_, client):
-        client.insert([0], {"my_table": 7.0})
-        client.insert([1], {"my_table": 2.0})
-        client.insert([2], {"my_table": reverb.MAX_PRIORITY})
-        assert [sample.info.priority for sample in client.scan("my_table")] == [7.0]
-
-
 def test_a_bad_config_is_refused_with_lines_and_fields(tmp_path):
     text = CONFIG.replace("200", "0").replace("samples_per_insert: 1", "samples_per_insert: 0")
     expected = (
@@ -221,29 +197,10 @@ def test_a_bad_config_is_refused_with_lines_and_fields(tmp_path):
     assert messages(errors) == [f"ERROR server: {path}, {line}" for line in expected]
 
 
-def test_what_a_config_says_in_vain_is_told():
-    config = CONFIG.replace("max_size: 200", "max_size: 200 signature: {}")
-    with running("--config", config) as (program, _):
-        assert messages(program.errors)[0] == (
-            "WARN server: --config, line 6: tables[0].signature has no effect here"
-        )
-
-
-def leaves(monkeypatch, capfd, *arguments):
-    """Exit code and standard error of a command line that is refused."""
-    monkeypatch.setattr(sys, "argv", ["reverb_server", *map(str, arguments)])
-    with pytest.raises(SystemExit) as caught:
-        server_main.app_run_main()
-    return caught.value.code, capfd.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "one of the arguments --config --config-file is required"),
         (["--config", "", "--config-file", "x"], "not allowed with argument --config"),
-        (["--config", "", "--port", "70000"], "--port: must be from 0 to 65535, got 70000"),
-        (["--config", "", "--keepalive_timeout=0"], "must be from 0.1 to 86400, got 0"),
         (["--config", "", "--max-bytes", "0"], "--max-bytes: must be at least 1 or None, got 0"),
         (["--config", "", "--max-bytes=200%"], "--max-bytes: must be above 0% and at most 100%"),
         (["--config", "", "--nothing"], "unrecognized arguments: --nothing"),
@@ -253,26 +210,13 @@ def leaves(monkeypatch, capfd, *arguments):
             ["--config", "", "--checkpoint-interval=9"],
             "--checkpoint-interval needs --checkpoint-dir",
         ),
-        (["--config", "", "-checkpoint_on_stop"], "--checkpoint-on-stop needs --checkpoint-dir"),
         (["--config", "", "--restore-settings"], "--restore-settings needs --checkpoint-dir"),
-        (["--config", "", "--checkpoint-name="], "--checkpoint-name: must have 1 to 64 char"),
     ],
 )
-def test_a_bad_command_line_is_refused(monkeypatch, capfd, arguments, complaint):
-    code, errors = leaves(monkeypatch, capfd, *arguments)
+def test_a_bad_command_line_is_refused(ends, arguments, complaint):
+    code, _, errors = ends(*arguments)
     assert code == 2
     assert complaint in errors
-
-
-def test_a_config_file_that_cannot_be_read_is_named(tmp_path):
-    path = tmp_path / "server.textproto"
-    code, errors = refused("--config-file", path)
-    assert code == 2
-    assert f"ERROR server: cannot read --config-file {path}: " in errors
-    path.write_bytes(b"\xff")
-    code, errors = refused("--config-file", path)
-    assert code == 2
-    assert f"{path}: 'utf-8' codec can't decode" in errors
 
 
 def test_the_help_has_exit_codes_and_a_config_that_works():
@@ -293,10 +237,3 @@ def test_programs_of_absl_start_it_by_its_main():
         assert set(client.server_info()) == {"my_table"}
         program.signal(signal.SIGTERM)
         assert program.ended() == 0
-
-
-def test_pings_are_options_of_the_command():
-    for options in (["--keepalive", "0"], ["--keepalive", "0.5", "--keepalive-timeout", "60"]):
-        with running("--port", "0", *options) as (program, client):
-            assert client.server_info()
-            assert len(messages(program.errors)) == 2  # It starts, and is ready.

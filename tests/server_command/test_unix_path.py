@@ -73,29 +73,6 @@ def test_another_path_needs_a_restart(path, tmp_path):
         program.wait_for_error(f"server.unix_path '{path}' -> '{path}2' needs a restart")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
-        (["inspect", "{}"], 0, "table queue"),
-        (["top", "{}", "--once"], 0, "queue"),
-        (["why", "{}"], 0, "queue"),
-        (["configure", "{}", "--table=queue", "--max-size=7"], 0, "max_size"),
-        (["pause", "{}", "--table=queue", "--samples"], 0, ""),
-        (["drain", "{}"], 0, ""),
-        (["reset", "{}", "--table=queue", "--yes"], 0, ""),
-    ],
-    ids=lambda it: it[0] if isinstance(it, list) else "",
-)
-def test_the_commands_take_its_address(path, start, tmp_path, arguments, code, told, capsys):
-    start(reverb.Table.queue("queue", 10), unix_path=path).localhost_client().insert(
-        [1], {"queue": 1.0}
-    )
-    (tmp_path / "link").symlink_to(path.parent)
-    address = f"unix:{tmp_path}/link/reverb"
-    assert reverb_command([it.format(address) for it in arguments]) == code
-    assert told in capsys.readouterr().out
-
-
 def test_the_commands_say_what_is_wrong_with_an_address(capsys):
     assert reverb_command(["inspect", "unix:/no/such/socket", "--timeout=0.2"]) == 1
     assert "there is no such socket" in capsys.readouterr().err
