@@ -5,7 +5,6 @@ import inspect
 import pathlib
 import pickle
 import shutil
-import socket
 import time
 
 import numpy as np
@@ -17,7 +16,6 @@ from reverb.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
     SignatureMismatchError,
-    UnavailableError,
 )
 from reverb.specs import TensorSpec
 from support.waiting import DEADLINE_S
@@ -42,14 +40,6 @@ def _clean(client):
         client.reset(table)
 
 
-@pytest.fixture
-def nobody():
-    """An address where nobody listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{bound.getsockname()[1]}"
-
-
 class TestObject:
     @pytest.mark.parametrize(
         "options",
@@ -65,23 +55,10 @@ class TestObject:
     def test_a_pickled_client_works(self, client):
         assert set(pickle.loads(pickle.dumps(client)).server_info()) == set(client.server_info())
 
-    def test_no_server_is_an_error_that_names_the_address(self, nobody):
-        made = reverb.Client(nobody, connect_timeout_s=0.2)
-        for call in (
-            made.server_info,
-            lambda: made.insert([1], {"table": 1.0}),
-            lambda: next(made.sample("table")),
-            lambda: made.reset("table"),
-            lambda: made.trajectory_writer(1),
-            lambda: made.writer(1),
-        ):
-            with pytest.raises(UnavailableError, match=nobody):
-                call()
-
-    def test_server_info_gives_up_after_its_timeout(self, nobody):
+    def test_server_info_gives_up_after_its_timeout(self):
         start = time.monotonic()
-        with pytest.raises(DeadlineExceededError, match=nobody):
-            reverb.Client(nobody).server_info(timeout=1)
+        with pytest.raises(DeadlineExceededError, match="localhost:1"):
+            reverb.Client("localhost:1").server_info(timeout=1)
         assert 0.9 < time.monotonic() - start < DEADLINE_S
 
     def test_one_priority_may_serve_all(self, client):
@@ -238,23 +215,3 @@ def test_checkpoint_tells_where_it_saved(client):
     assert (path / "DONE").exists()
     assert client.checkpoint_status().latest_path == str(path)
     shutil.rmtree(path.parent)  # A temporary one, since the server was told of none.
-
-
-def test_insert_uses_the_signatures_of_a_replaced_server(start, connect, until):
-    first = start()
-    client = connect(first)
-    client.insert(np.zeros(4, np.float32), {"table": 1.0})
-    first.stop()
-    signature = TensorSpec([3], np.float32, "x")
-    start(testing.table(signature=signature), port=first.port)
-
-    def is_refused():
-        try:
-            client.insert(np.zeros(4, np.float32), {"table": 1.0})
-        except ValueError as error:
-            return "must have dtype float and shape [3]" in str(error)
-        return False
-
-    # A client over the network hears a moment later that the first one has gone.
-    until(is_refused)
-    client.insert(np.zeros(3, np.float32), {"table": 1.0})

@@ -15,15 +15,10 @@ from support.waiting import Background
 SPI, MIN_SIZE, ERROR = 8, 1_000, 2_000
 
 
-def table(name="t", limiter=None, sampler=None, max_times_sampled=0):
-    return reverb.Table(
-        name,
-        sampler or reverb.selectors.Prioritized(0.6),
-        reverb.selectors.Fifo(),
-        100_000,
-        limiter or reverb.rate_limiters.SampleToInsertRatio(SPI, MIN_SIZE, ERROR),
-        max_times_sampled=max_times_sampled,
-    )
+def table(limiter=None):
+    sampler = reverb.selectors.Prioritized(0.6)
+    limiter = limiter or reverb.rate_limiters.SampleToInsertRatio(SPI, MIN_SIZE, ERROR)
+    return testing.table("t", sampler=sampler, max_size=100_000, rate_limiter=limiter)
 
 
 @pytest.fixture

@@ -166,13 +166,8 @@ def infos(*tables):
 
 
 def prioritized(name="table", exponent=0.6, **options):
-    options = {
-        "sampler": reverb.selectors.Prioritized(exponent),
-        "remover": reverb.selectors.Fifo(),
-        "max_size": 100,
-        "rate_limiter": reverb.rate_limiters.MinSize(1),
-    } | options
-    return reverb.Table(name, **options)
+    options = {"sampler": reverb.selectors.Prioritized(exponent), "max_size": 100} | options
+    return testing.table(name, **options)
 
 
 def test_tables_are_those_of_the_program_without_counters(directory):

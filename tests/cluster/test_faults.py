@@ -16,14 +16,8 @@ def group_of(*servers, **options):
 
 
 def table(**options):
-    return reverb.Table(
-        "t",
-        options.pop("sampler", reverb.selectors.Uniform()),
-        reverb.selectors.Fifo(),
-        10_000,
-        options.pop("rate_limiter", reverb.rate_limiters.MinSize(1)),
-        **options,
-    )
+    options = {"sampler": reverb.selectors.Uniform(), "max_size": 10_000} | options
+    return testing.table("t", **options)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 import reverb
+from reverb import testing
 from reverb.cluster import Shard
 from reverb.errors import InvalidArgumentError
 from support.wire.shard_calls import ShardCalls
@@ -14,10 +15,8 @@ from support.wire.shard_calls import ShardCalls
 def tables():
     return [
         reverb.Table.queue("queue", 10),
-        reverb.Table(
-            name="ratio",
-            sampler=reverb.selectors.Uniform(),
-            remover=reverb.selectors.Fifo(),
+        testing.table(
+            "ratio",
             max_size=100,
             rate_limiter=reverb.rate_limiters.SampleToInsertRatio(2.0, 20, 40.0),
             signature=reverb.specs.TensorSpec([None, 2], "float32", "x"),
@@ -93,13 +92,7 @@ def test_without_a_coordinator_a_shard_begins_at_once():
 def test_with_a_coordinator_it_waits_for_its_window():
     given = [
         *tables(),
-        reverb.Table(
-            name="free",
-            sampler=reverb.selectors.Uniform(),
-            remover=reverb.selectors.Fifo(),
-            max_size=10,
-            rate_limiter=reverb.rate_limiters.MinSize(4),
-        ),
+        testing.table("free", max_size=10, rate_limiter=reverb.rate_limiters.MinSize(4)),
     ]
     with serving(given, Shard(0, 2, is_coordinated=True)) as (server, calls):
         client = server.localhost_client()

@@ -34,15 +34,9 @@ def z_of(counts, expected):
     return ((chi / degrees) ** (1 / 3) - (1 - 2 / (9 * degrees))) / math.sqrt(2 / (9 * degrees))
 
 
-def table(sampler=None, max_size=100_000, **options):
-    return reverb.Table(
-        "t",
-        sampler or reverb.selectors.Prioritized(0.6),
-        reverb.selectors.Fifo(),
-        max_size,
-        options.pop("rate_limiter", reverb.rate_limiters.MinSize(1)),
-        **options,
-    )
+def table(sampler=None):
+    sampler = sampler or reverb.selectors.Prioritized(0.6)
+    return testing.table("t", sampler=sampler, max_size=100_000)
 
 
 @pytest.fixture(params=HOSTS)

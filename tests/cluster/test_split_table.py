@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reverb
+from reverb import testing
 from reverb._server.table import arguments_of
 from reverb._server.table_part import DIVIDED, narrowness, part_of, whole_of
 from reverb.cluster import split_table
@@ -19,13 +20,9 @@ MAX = sys.float_info.max
 
 
 def table(limiter=None, sampler=None, **options):
-    given = {"name": "t", "max_size": 1000, "max_times_sampled": 0} | options
-    return reverb.Table(
-        sampler=sampler or reverb.selectors.Uniform(),
-        remover=reverb.selectors.Fifo(),
-        rate_limiter=limiter or reverb.rate_limiters.MinSize(1),
-        **given,
-    )
+    given = {"sampler": sampler or reverb.selectors.Uniform()}
+    given |= {"rate_limiter": limiter} if limiter else {}
+    return testing.table(options.pop("name", "t"), **given, **options)
 
 
 def numbers(max_size=1000, max_bytes=None, **limiter):

@@ -55,14 +55,8 @@ def test_a_signature_tells_the_fields_too(made):
 
 
 def plain_table(**options):
-    return reverb.Table(
-        "replay",
-        options.pop("sampler", reverb.selectors.Uniform()),
-        reverb.selectors.Fifo(),
-        100,
-        options.pop("rate_limiter", reverb.rate_limiters.MinSize(1)),
-        **options,
-    )
+    options = {"sampler": reverb.selectors.Uniform(), "max_size": 100} | options
+    return testing.table("replay", **options)
 
 
 def test_a_table_that_says_nothing_of_its_fields(made):
