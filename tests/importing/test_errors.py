@@ -14,7 +14,7 @@ from support import made_episodes
 NUM_STEPS = sum(made_episodes.LENGTHS)
 
 
-def fails(kind, text, call):
+def fails(text, call, kind=errors.InvalidArgumentError):
     with pytest.raises(kind) as caught:
         call()
     assert re.search(text, str(caught.value)), str(caught.value)
@@ -33,26 +33,18 @@ class TestSources:
     def test_a_source_begins_with_a_format(self, source):
         names = ", ".join(f"{it}:" for it in FORMATS)
         text = f"^source must begin with a format, one of {names}, got {source!r}$"
-        fails(errors.InvalidArgumentError, text, read(source))
+        fails(text, read(source))
 
     @pytest.mark.parametrize("name", [it for it, own in FORMATS.items() if not own.has_splits])
     def test_a_split_of_a_format_that_has_none(self, name):
         text = f"^split must be None for {name}:, whose datasets have no splits, got 'test'$"
-        fails(errors.InvalidArgumentError, text, read(f"{name}:x", split="test"))
+        fails(text, read(f"{name}:x", split="test"))
 
     @pytest.mark.parametrize("format_", ["npz", "parquet"])
     def test_a_file_that_is_not_there(self, tmp_path, format_):
         path = tmp_path / "none"
-        fails(
-            errors.InvalidArgumentError,
-            f"{format_}:{path}: there is no file or directory {path}",
-            read(f"{format_}:{path}"),
-        )
-        fails(
-            errors.InvalidArgumentError,
-            f"the directory {tmp_path} has no .{format_} files",
-            read(f"{format_}:{tmp_path}"),
-        )
+        fails(f"{format_}:{path}: there is no file or directory {path}", read(f"{format_}:{path}"))
+        fails(f"the directory {tmp_path} has no .{format_} files", read(f"{format_}:{tmp_path}"))
 
     @pytest.mark.parametrize(
         ("options", "text"),
@@ -64,7 +56,7 @@ class TestSources:
         ],
     )
     def test_arguments_out_of_range(self, tmp_path, options, text):
-        fails(errors.InvalidArgumentError, text, read(flat(tmp_path), **options))
+        fails(text, read(flat(tmp_path), **options))
 
 
 class TestNpzFiles:
@@ -72,7 +64,7 @@ class TestNpzFiles:
         source = flat(tmp_path)
         path = tmp_path / "f.npz"
         path.write_bytes(path.read_bytes()[:-200])
-        fails(errors.DataLossError, f"^{path}: is not a complete .npz file", read(source))
+        fails(f"^{path}: is not a complete .npz file", read(source), errors.DataLossError)
 
     def test_a_damaged_member(self, tmp_path):
         source = flat(tmp_path)
@@ -81,15 +73,15 @@ class TestNpzFiles:
         at = data.index(b"actions.npy") + 200
         data[at : at + 8] = b"\xff" * 8
         path.write_bytes(data)
-        fails(errors.DataLossError, f"^{path}: (episode \\d, )?field actions: ", read(source))
+        fails(f"^{path}: (episode \\d, )?field actions: ", read(source), errors.DataLossError)
 
     def test_offsets_of_another_number_of_episodes(self, tmp_path):
         offsets = {"rewards/offsets": [0, 5, NUM_STEPS], "actions/offsets": [0, 5, 35, NUM_STEPS]}
         more = {name: np.array(it) for name, it in offsets.items()}
         fails(
-            errors.DataLossError,
             "f.npz: field actions/offsets: has 3 episodes, and the rewards have 2",
             read(flat(tmp_path, **more)),
+            errors.DataLossError,
         )
 
     @pytest.mark.parametrize(
@@ -98,21 +90,15 @@ class TestNpzFiles:
     )
     def test_text_where_numbers_belong(self, tmp_path, values, kind):
         fails(
-            errors.InvalidArgumentError,
             f"f.npz: episode 0, field rewards: must be numbers, got {kind}",
             read(flat(tmp_path, rewards=values)),
         )
 
     def test_a_field_that_is_missing(self, tmp_path):
-        fails(
-            errors.InvalidArgumentError,
-            "f.npz: field rewards is missing; the file has ",
-            read(flat(tmp_path, rewards=None)),
-        )
+        fails("f.npz: field rewards is missing; the file has ", read(flat(tmp_path, rewards=None)))
 
     def test_the_last_observation_is_missing(self, tmp_path):
         fails(
-            errors.InvalidArgumentError,
             "f.npz: episode 0, field observations: has 5 rows for 5 steps, and there is no next_",
             read(flat(tmp_path, next_observations=None)),
         )
@@ -122,7 +108,6 @@ class TestNpzFiles:
         following = np.concatenate([it.observations[1:] for it in episodes])
         following[7] += 1
         fails(
-            errors.InvalidArgumentError,
             "f.npz: episode 1, field next_observations: that of step 2 is not the observation of "
             "step 3",
             read(flat(tmp_path, next_observations=following)),
@@ -130,7 +115,6 @@ class TestNpzFiles:
 
     def test_the_same_field_twice(self, tmp_path):
         fails(
-            errors.InvalidArgumentError,
             "f.npz: fields .*rewards? and .*rewards? are both rewards",
             read(flat(tmp_path, reward=np.zeros(NUM_STEPS))),
         )
@@ -160,7 +144,7 @@ class TestParquetFiles:
         source = self.write(tmp_path / "f.parquet")
         path = tmp_path / "f.parquet"
         path.write_bytes(path.read_bytes()[:-10])
-        fails(errors.DataLossError, f"^{path}: is not a complete Parquet file", read(source))
+        fails(f"^{path}: is not a complete Parquet file", read(source), errors.DataLossError)
 
     @pytest.mark.parametrize(
         ("column", "text"),
@@ -174,11 +158,7 @@ class TestParquetFiles:
     )
     def test_a_column_of_another_kind(self, tmp_path, column, text):
         source = self.write(tmp_path / "f.parquet", actions=column)
-        fails(
-            errors.InvalidArgumentError,
-            f"f.parquet: episode 0, field actions: (?:{text})",
-            read(source),
-        )
+        fails(f"f.parquet: episode 0, field actions: (?:{text})", read(source))
 
 
 class TestEpisodes:
@@ -216,7 +196,6 @@ class TestEpisodes:
         bad = dataclasses.replace(good[0], number=2, **change)
         with testing.server([testing.table("t")]) as client:
             fails(
-                errors.InvalidArgumentError,
                 f"^made: episode 2, {text}",
                 lambda: datasets.write(client, "t", [*good, bad], datasets.Episodes(9)),
             )
@@ -228,7 +207,7 @@ class TestEpisodes:
         cut = np.concatenate([it.truncated for it in made_episodes.episodes()])
         ends[-1] = cut[-1] = False
         source = flat(tmp_path, terminals=ends, timeouts=cut)
-        fails(errors.InvalidArgumentError, "f.npz: episode 4, field truncated: ", read(source))
+        fails("f.npz: episode 4, field truncated: ", read(source))
         found = list(datasets.episodes(source, unfinished=unfinished))
         assert len(found) == expected
         if unfinished == "truncate":
@@ -242,7 +221,7 @@ class TestTables:
         example = made_episodes.episode(5)
         table = made_episodes.table("t", example, self.ITEMS)
         with testing.server([table]) as client:
-            fails(kind, text, lambda: datasets.write(client, "t", episodes, self.ITEMS, **options))
+            fails(text, lambda: datasets.write(client, "t", episodes, self.ITEMS, **options), kind)
             return client.server_info()["t"].current_size
 
     def test_a_dtype_that_the_table_has_not(self):
@@ -278,9 +257,9 @@ class TestTables:
         table = made_episodes.table("t", example, self.ITEMS)
         with testing.server([table]) as client:
             fails(
-                errors.SignatureMismatchError,
                 "made: episode 1, field extra: table t has the column extra, and the episode has",
                 lambda: datasets.write(client, "t", [made_episodes.episode(5, 1)], self.ITEMS),
+                errors.SignatureMismatchError,
             )
 
     @pytest.mark.parametrize(
@@ -309,7 +288,6 @@ class TestTables:
         bad = dataclasses.replace(good[70], actions=np.zeros(4, np.int64))
         with testing.server([made_episodes.table("t", good[0], self.ITEMS)]) as client:
             fails(
-                errors.InvalidArgumentError,
                 "made: episode 70, field actions",
                 lambda: datasets.write(client, "t", [*good[:70], bad], self.ITEMS),
             )
@@ -322,7 +300,6 @@ class TestTables:
         items = datasets.Episodes(max_length=5)
         with testing.server([made_episodes.table("t", episodes[0], items)]) as client:
             fails(
-                errors.InvalidArgumentError,
                 "made: episode 1, field rewards: has 6 steps, more than max_length = 5",
                 lambda: datasets.write(client, "t", episodes, items),
             )
@@ -333,20 +310,19 @@ class TestTables:
     def test_a_table_that_is_not_there(self):
         with testing.server([testing.table("t")]) as client:
             fails(
-                errors.TableNotFoundError,
                 r"the server has no table 'u'; it has \['t'\]",
                 lambda: datasets.write(client, "u", [], self.ITEMS),
+                errors.TableNotFoundError,
             )
             fails(
-                errors.TableNotFoundError,
                 r"the server has no table 'u'",
                 lambda: list(datasets.stored(client, "u")),
+                errors.TableNotFoundError,
             )
 
     def test_items_that_are_no_kind(self):
         with testing.server([testing.table("t")]) as client:
             fails(
-                errors.InvalidArgumentError,
                 "items must be Transitions, Sequences or Episodes, got str",
                 lambda: datasets.write(client, "t", [], "episodes"),
             )
@@ -360,12 +336,10 @@ class TestTables:
         with testing.server(tables) as client:
             datasets.write(client, "t", episodes, self.ITEMS)
             fails(
-                errors.InvalidArgumentError,
                 "table t: item 0, field action: is a single step",
                 lambda: list(datasets.stored(client, "t")),
             )
             fails(
-                errors.InvalidArgumentError,
                 "table nameless: has no signature",
                 lambda: list(datasets.stored(client, "nameless")),
             )
@@ -380,19 +354,17 @@ class TestTargets:
     def test_a_target_begins_with_a_format(self):
         names = ", ".join(f"{it}:" for it in SAVED)
         text = f"^target must begin with a format, one of {names}, got 'npz:x'$"
-        fails(errors.InvalidArgumentError, text, lambda: datasets.save([], "npz:x"))
+        fails(text, lambda: datasets.save([], "npz:x"))
 
     def test_an_option_of_another_format(self):
         fails(
-            TypeError,
-            "the format hf has no option 'fps'",
-            lambda: datasets.save([], "hf:x", fps=3),
+            "the format hf has no option 'fps'", lambda: datasets.save([], "hf:x", fps=3), TypeError
         )
 
     def test_a_library_that_is_not_installed(self, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "minari", None)
         fails(
-            errors.FailedPreconditionError,
             r"the format minari needs minari, which cannot be imported .*; pip install '",
             read("minari:a-v0"),
+            errors.FailedPreconditionError,
         )
