@@ -216,14 +216,6 @@ class TestRateLimiter:
         taken += [steps[0].data[2] for steps in client.sample("queue", 2)]
         assert sorted(taken) == [0, 1, 2, 3, 4, 5]
 
-    def test_a_flush_says_what_it_waits_for(self, client, observe, frame):
-        observer = observe(1, "queue")
-        observer(batch(frame, [0, 1, 2]))
-        with pytest.raises(errors.DeadlineExceededError, match="queue"):
-            observer.flush(timeout_ms=50)
-        assert len(list(client.sample("queue", 3))) == 3
-        observer.flush()
-
 
 class TestPriority:
     def test_may_differ_by_environment(self, client, observe, frame, priorities):

@@ -43,46 +43,12 @@ class TestLongEpisodes:
         show(observer, frames[6:] + episode(20, 5))
         assert items(client) == [[20, 21, 22, 23, 24]]
 
-    def test_whose_boundary_is_the_frame_too_many(self, client, observe, episode, items):
-        observer = observe(2)
-        frames = episode(10, 3)
-        show(observer, frames[:2])
-        with pytest.raises(errors.InvalidArgumentError, match="max_sequence_length"):
-            observer(frames[2])
-        show(observer, episode(20, 2))
-        assert items(client) == [[20, 21]]
-
     def test_may_be_bypassed(self, client, observe, episode, items, caplog):
         observer = observe(5, bypass_partial_episodes=True)
         show(observer, episode(10, 10) + episode(20, 3) + episode(30, 6))
         assert items(client) == [[20, 21, 22]]
         assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
         assert "exceeds `max_sequence_length` = 5; the episode is not written" in caplog.text
-
-    @pytest.mark.parametrize("writes", [True, False])
-    def test_leave_nothing_for_a_reset(self, client, observe, episode, items, writes):
-        observer = observe(2, bypass_partial_episodes=True)
-        show(observer, episode(10, 5)[:4])
-        observer.reset(write_cached_steps=writes)
-        show(observer, episode(20, 2))
-        assert items(client) == [[20, 21]]
-
-
-class TestReset:
-    def test_writes_the_unfinished_episode(self, client, observe, frame, items):
-        observer = observe(5)
-        show(observer, [frame(0), frame(1)])
-        observer.reset()
-        observer.reset()
-        show(observer, [frame(2), frame(3, LAST)])
-        assert items(client) == [[0, 1], [2, 3]]
-
-    def test_drops_it_if_asked_to(self, client, observe, frame, items):
-        observer = observe(5)
-        observer(frame(0))
-        observer.reset(write_cached_steps=False)
-        observer(frame(1, LAST))
-        assert items(client) == [[1]]
 
 
 class TestOpenAndClose:

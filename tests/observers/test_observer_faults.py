@@ -111,11 +111,12 @@ def test_a_blocked_flush_says_what_it_waits_for(kind, boundary, caplog, reported
         observer.close()
 
 
-def test_a_flush_with_a_timeout_leaves_the_items_queued(frame):
+@pytest.mark.parametrize("kind", ["sequence", "batched"], indirect=True)
+def test_a_flush_with_a_timeout_leaves_the_items_queued(kind, boundary):
     with testing.server([reverb.Table.queue("queue", 1)]) as client:
-        observer = KINDS["sequence"](client, "queue")
-        observer(frame(0))
-        observer(frame(1))
+        observer = KINDS[kind](client, "queue")
+        observer(boundary(0))
+        observer(boundary(1))
         for timeout_ms in (0, 50):
             with pytest.raises(errors.DeadlineExceededError, match="queue"):
                 observer.flush(timeout_ms=timeout_ms)

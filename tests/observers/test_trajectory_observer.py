@@ -115,19 +115,6 @@ class TestWindows:
 
 
 class TestSequenceObserver:
-    def test_windows_run_across_boundaries(self, client, episode, items):
-        with reverb_utils.ReverbTrajectorySequenceObserver(client, "table", 3, 3) as observer:
-            show(observer, episode(10, 5) + episode(20, 5))
-        assert items(client) == [[10, 11, 12], [13, 14, 20], [21, 22, 23]]
-
-    def test_pads_at_a_reset_only(self, client, episode, items):
-        with reverb_utils.ReverbTrajectorySequenceObserver(
-            client, "table", 3, 3, pad_end_of_episodes=True
-        ) as observer:
-            show(observer, episode(10, 2) + episode(20, 2))
-            observer.reset()
-        assert items(client) == [[10, 11, 20], [21, 0, 0]]
-
     def test_a_boundary_does_not_block(self, client, episode):
         with reverb_utils.ReverbTrajectorySequenceObserver(client, "queue", 2) as observer:
             show(observer, episode(10, 3))  # One of the two items has to wait for a sample.
@@ -135,45 +122,6 @@ class TestSequenceObserver:
 
 
 class TestReset:
-    def test_writes_no_window_twice(self, client, observe, frame, items):
-        observer = observe(2)
-        show(observer, [frame(0), frame(1), frame(2)])
-        observer.reset()
-        observer.reset()
-        assert items(client) == [[0, 1], [1, 2]]
-
-    @pytest.mark.parametrize(
-        ("num_frames", "expected"),
-        [
-            (3, [[0, 1, 2]]),
-            (4, [[0, 1, 2], [1, 2, 3]]),
-            (5, [[0, 1, 2], [2, 3, 4]]),
-            (6, [[0, 1, 2], [3, 4, 5]]),
-            (7, [[0, 1, 2], [3, 4, 5], [4, 5, 6]]),
-        ],
-    )
-    def test_writes_what_the_stride_left(self, client, observe, frame, items, num_frames, expected):
-        observer = observe(3, stride_length=3)
-        show(observer, map(frame, range(num_frames)))
-        observer.reset()
-        assert items(client) == expected
-
-    def test_writes_nothing_that_the_stride_leaves_out(self, client, observe, frame, items):
-        observer = observe(2, stride_length=4)
-        for num_frames in (2, 3, 4):
-            show(observer, map(frame, range(num_frames)))
-            observer.reset()
-        assert items(client) == [[0, 1]] * 3
-        show(observer, map(frame, range(5)))
-        observer.reset()
-        assert items(client) == [[0, 1], [3, 4]]
-
-    def test_pads_what_is_left(self, client, observe, frame, items):
-        observer = observe(3, stride_length=2, pad_end_of_episodes=True)
-        show(observer, map(frame, range(1, 5)))
-        observer.reset()
-        assert items(client) == [[1, 2, 3], [3, 4, 0]]
-
     def test_of_an_episode_that_is_too_short_is_an_error(self, client, observe, frame, items):
         observer = observe(3)
         show(observer, [frame(0), frame(1)])
@@ -182,15 +130,6 @@ class TestReset:
         observer(frame(2))  # Nothing was reset.
         observer.reset()
         assert items(client) == [[0, 1, 2]]
-
-    @pytest.mark.parametrize("options", [{}, {"pad_end_of_episodes": True}])
-    def test_drops_what_is_left_if_asked_to(self, client, observe, frame, items, options):
-        observer = observe(2, **options)
-        observer(frame(0))
-        observer.reset(write_cached_steps=False)
-        observer(frame(1))
-        observer.reset(False)
-        assert items(client) == []
 
     def test_blocks_until_items_are_confirmed(self, client, observe, frame):
         observer = observe(2)
