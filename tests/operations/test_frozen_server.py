@@ -1,76 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server that is frozen: commands end soon and name it; nothing is changed, also not later."""
 
-import contextlib
-import re
-import signal
 import time
 
-import numpy as np
 import pytest
 
 import reverb
-from reverb import command
 from reverb.errors import UnavailableError
-from support.programs import Program
-from support.reverb_server import COMMAND
-from support.waiting import PATIENCE, wait_until
+from support.frozen_servers import CHANGES, CONFIG, SOON_S, Commands
+from support.reverb_server import running
+from support.waiting import wait_until
 
-CONFIG = """
-tables: {
-  table_name: "t"
-  sampler: { uniform: true }
-  remover: { fifo: true }
-  max_size: 1000
-  rate_limiter: { min_size: 1 }
-}
-"""
-# On a machine that is idle they end within 3 s.
-SOON_S = 6.0 * PATIENCE
 READS = {"why": [], "top": ["--once"], "inspect": []}
-CHANGES = {
-    "pause": ["--table", "t"],
-    "resume": ["--table", "t"],
-    "configure": ["--table", "t", "--max-size", "5"],
-    "reset": ["--table", "t", "--yes"],
-}
-
-
-class Frozen:
-    """A server in a process of its own that holds 10 items, and commands on it."""
-
-    def __init__(self, program, capsys):
-        self.program = program
-        self._capsys = capsys
-        port = int(re.search(r"is ready on port (\d+)", program.line())[1])
-        self.address = f"localhost:{port}"
-        self.client = reverb.Client(self.address, connect_timeout_s=20)
-        self.client.insert_batch({"x": np.zeros((10, 2))}, {"t": np.ones(10)})
-
-    def run(self, name, *options):
-        """Runs a command: `code, out, err, seconds = server.run("why")`."""
-        began = time.monotonic()
-        code = command.main([name, self.address, *options])
-        took = time.monotonic() - began
-        return code, *self._capsys.readouterr(), took
-
-    @contextlib.contextmanager
-    def frozen(self):
-        self.program.signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            self.program.signal(signal.SIGCONT)
-
-    def table(self):
-        table = self.client.status().tables["t"]
-        return table.items, table.max_items, table.inserting.paused is None
 
 
 @pytest.fixture
 def server(capsys):
-    with Program(COMMAND, f"--config={CONFIG}", "--port=0") as program:
-        yield Frozen(program, capsys)
+    with running(config=CONFIG) as (program, client):
+        yield Commands(client.server_address, [program], [client], capsys)
 
 
 def test_questions_end_soon_and_name_it(server):
@@ -89,13 +36,13 @@ def test_questions_end_soon_and_name_it(server):
 def test_nothing_is_changed_then_or_later(server, name):
     if name == "resume":
         assert server.run("pause", "--table", "t")[0] == 0
-    before = server.table()
+    before = server.tables()
     with server.frozen():
         code, out, err, took = server.run(name, *CHANGES[name])
         assert (code, out, took < SOON_S) == (1, "", True), (err, took)
         # It may have answered the first question before it froze.
         assert f"The server at {server.address} does not answer" in err
-    assert server.table() == before
+    assert server.tables() == before
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -106,20 +53,20 @@ def test_what_is_connected_already_finds_the_same(server, name):
     change = {
         "pause": lambda: client.pause_table("t"),
         "resume": lambda: client.resume_table("t"),
-        "configure": lambda: client.configure_table("t", max_size=5),
+        "configure": lambda: client.configure_table("t", max_size=300),
         "reset": lambda: client.reset("t"),
     }[name]
     if name == "resume":
         client.pause_table("t")
-    before = server.table()
+    before = server.tables()
     with server.frozen():
         began = time.monotonic()
         with pytest.raises(UnavailableError, match=r"^The server at .* does not answer"):
             change()
         assert time.monotonic() - began < SOON_S
-    assert server.table() == before
+    assert server.tables() == before
     change()
-    assert server.table() != before
+    assert server.tables() != before
 
 
 def test_the_time_to_wait_goes_with_the_timeout(server):

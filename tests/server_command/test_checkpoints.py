@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command `reverb_server` with a directory for checkpoints: load, save, stop, damage."""
 
-import contextlib
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
@@ -11,24 +9,15 @@ import sys
 
 import pytest
 
-import reverb
+from support import reverb_server
 from support.programs import Program
 from support.reverb_server import COMMAND, CONFIG
 from support.waiting import DEADLINE_S
 
 
-@contextlib.contextmanager
 def running(root, *options, config=CONFIG):
     """A server in a process of its own, and a client of it."""
-    arguments = [f"--config={config}", "--host", "127.0.0.1", "--checkpoint-dir", root, *options]
-    with Program(COMMAND, *arguments) as program:
-        port = re.search(r" is ready on port (\d+) of ", program.line())[1]
-        yield program, reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
-
-
-def stop(program):
-    program.signal(signal.SIGTERM)
-    assert program.ended() == 0, program.errors
+    return reverb_server.running("--checkpoint-dir", root, *options, config=config)
 
 
 def complete_checkpoints(root):
@@ -39,14 +28,14 @@ def test_items_at_the_stop_are_there_after_the_next_start(root):
     with running(root, "--checkpoint-on-stop") as (program, client):
         assert client.checkpoint_status().restored_from is None
         client.insert([7], {"t": 3.0})
-        stop(program)
+        program.stop()
     (saved,) = complete_checkpoints(root)
     with running(root) as (program, client):
         assert pathlib.Path(client.checkpoint_status().restored_from) == saved
         ((sample,),) = client.sample("t")
         assert (int(sample.data[0]), sample.info.priority) == (7, 3.0)
         client.insert([8], {"t": 1.0})
-        stop(program)
+        program.stop()
     # This one was not told to save.
     assert complete_checkpoints(root) == [saved]
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The end of `reverb_server` when its terminal is closed."""
 
-import contextlib
 import shutil
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import pytest
 
 import reverb
+from support import reverb_server
 from support.log_lines import messages
 from support.programs import Program
 from support.reverb_server import COMMAND, CONFIG, TERMINAL, client_of
@@ -34,12 +34,10 @@ Server.stop = stop
 BEGIN, END = "INFO server: stopping after SIGHUP", "INFO server: stopped"
 
 
-@contextlib.contextmanager
 def running(root, source=COMMAND):
     """A server in a process of its own that saves when it stops, and a client of it."""
-    options = [f"--config={CONFIG}", "--host=127.0.0.1", f"--checkpoint-dir={root}"]
-    with Program(source, *options, "--checkpoint-on-stop") as program:
-        yield program, client_of(program.line())
+    options = [f"--checkpoint-dir={root}", "--checkpoint-on-stop"]
+    return reverb_server.running(*options, source=source)
 
 
 def num_saved(root):

@@ -2,7 +2,6 @@
 """The log of `reverb_server`: few lines, all in one format."""
 
 import collections
-import contextlib
 import re
 import signal
 import socket
@@ -13,7 +12,7 @@ import pytest
 import reverb
 from support.log_lines import from_json, from_text, messages
 from support.programs import Program
-from support.reverb_server import COMMAND, CONFIG
+from support.reverb_server import COMMAND, CONFIG, running
 from support.waiting import DEADLINE_S, wait_until
 
 READERS = {"text": from_text, "json": from_json}
@@ -21,39 +20,31 @@ READERS = {"text": from_text, "json": from_json}
 TLS_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
 
 
-@contextlib.contextmanager
-def running(*options, source=COMMAND, config=CONFIG, **environment):
-    """A server in a process of its own, and its port."""
-    arguments = (f"--config={config}", "--host=127.0.0.1", *options)
-    with Program(source, *arguments, **environment) as program:
-        # A name may have line ends, and the line for programs shows it as it is.
-        yield program, int(re.search(r" is ready on port (\d+) of ", program.line())[1])
+def connected(client):
+    """A connection to the server of a client."""
+    host, _, port = client.server_address.partition(":")
+    return socket.create_connection((host, int(port)), timeout=DEADLINE_S)
 
 
-def stop(program):
-    program.signal(signal.SIGTERM)
-    assert program.ended() == 0
-
-
-def say_hello_by_tls(port):
-    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as client:
-        client.sendall(TLS_HELLO)
-        while client.recv(1000):
+def say_hello_by_tls(client):
+    with connected(client) as peer:
+        peer.sendall(TLS_HELLO)
+        while peer.recv(1000):
             pass
-        return client.getsockname()[1]
+        return peer.getsockname()[1]
 
 
 @pytest.mark.parametrize("log_format", READERS)
 def test_a_healthy_run_is_five_lines(log_format):
-    with running("--log-format", log_format) as (program, port):
+    with running("--log-format", log_format) as (program, first):
         for _ in range(20):
-            client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+            client = reverb.Client(first.server_address, connect_timeout_s=DEADLINE_S)
             client.insert_batch([np.arange(50)], {"t": np.ones(50)})
             for _ in client.sample("t", 10):
                 pass
             client.reset("t")
             del client
-        stop(program)
+        program.stop()
         lines = READERS[log_format](program.errors)
     start, ready, forecast, stopping, stopped = lines
     assert {(line.level, line.place) for line in lines} == {("INFO", "server")}
@@ -62,6 +53,7 @@ def test_a_healthy_run_is_five_lines(log_format):
         rf"reverb-replay {version} starts with no max_bytes: tables t \(max_size 20\)",
         start.message,
     )
+    port = first.server_address.partition(":")[2]
     assert ready.message == f"ready on port {port} of 127.0.0.1, without TLS"
     assert forecast.fields == {"table": "t"}
     assert forecast.message.startswith("20 items will take about ")
@@ -75,10 +67,10 @@ def test_a_healthy_run_is_five_lines(log_format):
 
 def test_the_environment_chooses_the_format_and_the_option_wins():
     with running(REVERB_LOG_FORMAT="JSON") as (program, _):
-        stop(program)
+        program.stop()
         assert len(from_json(program.errors)) == 4
     with running("--log-format=text", REVERB_LOG_FORMAT="json") as (program, _):
-        stop(program)
+        program.stop()
         assert len(from_text(program.errors)) == 4
 
 
@@ -89,10 +81,9 @@ ESCAPES = "".join(f"\\{byte:03o}" for byte in HOSTILE.encode())
 @pytest.mark.parametrize("log_format", READERS)
 def test_a_name_cannot_forge_lines(log_format):
     config = CONFIG.replace('"t"', f'"{ESCAPES}"')
-    with running("--log-format", log_format, config=config) as (program, port):
-        client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+    with running("--log-format", log_format, config=config) as (program, client):
         client.insert_batch([np.arange(50)], {HOSTILE: np.ones(50)})
-        stop(program)
+        program.stop()
         # `splitlines` knows more line ends than a terminal does.
         assert len(program.errors.splitlines()) == 5
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e]", program.errors)
@@ -157,7 +148,7 @@ def test_a_wrong_command_line_is_a_line_too(arguments):
 
 def test_what_the_environment_says_in_vain_is_told_once():
     with running(REVERB_LOG="info,loud", REVERB_LOG_FORMAT="xml") as (program, _):
-        stop(program)
+        program.stop()
         first, second, *others = messages(program.errors)
     assert first == (
         'WARN log: REVERB_LOG: "loud" is no level (off, error, warn, info, debug or trace) and no '
@@ -171,28 +162,28 @@ def test_what_the_environment_says_in_vain_is_told_once():
 
 
 def test_levels_are_those_of_the_environment():
-    with running(REVERB_LOG="error") as (program, port):
-        say_hello_by_tls(port)
-        stop(program)
+    with running(REVERB_LOG="error") as (program, client):
+        say_hello_by_tls(client)
+        program.stop()
         assert program.errors == ""
-    with running(REVERB_LOG="warn,rpc=debug,h2=debug") as (program, port):
-        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as client:
-            client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100)
-            while client.recv(1000):
+    with running(REVERB_LOG="warn,rpc=debug,h2=debug") as (program, client):
+        with connected(client) as peer:
+            peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100)
+            while peer.recv(1000):
                 pass
-            peer = f"127.0.0.1:{client.getsockname()[1]}"
+            address = f"127.0.0.1:{peer.getsockname()[1]}"
         program.wait_for_error("the connection ended")
-        stop(program)
+        program.stop()
         lines = from_text(program.errors)
     assert {line.place for line in lines} == {"rpc", "h2"}
     # Lines of the library below have the peer from the connection that they are about.
-    assert {line.fields.get("peer") for line in lines} == {peer}
+    assert {line.fields.get("peer") for line in lines} == {address}
 
 
 def test_repeated_warnings_are_counted():
-    with running() as (program, port):
-        peers = [say_hello_by_tls(port) for _ in range(5)]
-        stop(program)
+    with running() as (program, client):
+        peers = [say_hello_by_tls(client) for _ in range(5)]
+        program.stop()
         lines = [line for line in from_text(program.errors) if line.level == "WARN"]
     text = "it tries TLS; this port has none: use a client without TLS"
     assert [line.message for line in lines] == [text, text]
@@ -203,20 +194,18 @@ def test_repeated_warnings_are_counted():
 
 def test_frequent_checkpoints_are_told_once_an_hour(tmp_path):
     options = [f"--checkpoint-dir={tmp_path}", "--checkpoint-interval=0.05"]
-    with running(*options) as (program, port):
-        client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+    with running(*options) as (program, client):
         client.insert([7], {"t": 1.0})
         saved = client.checkpoint_status().num_saved
         wait_until(lambda: client.checkpoint_status().num_saved >= max(5, saved + 2))
-        stop(program)
+        program.stop()
         lines = from_text(program.errors)
     saves = [line for line in lines if line.message.startswith(f"checkpoint {tmp_path}")]
     assert len(saves) == 1
     assert lines[-1].fields["checkpoint"].strip('"').startswith(str(tmp_path))
-    with running(*options, REVERB_LOG="debug") as (program, port):
-        client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+    with running(*options, REVERB_LOG="debug") as (program, client):
         wait_until(lambda: client.checkpoint_status().num_saved >= 5)
-        stop(program)
+        program.stop()
         lines = from_text(program.errors)
     (loaded,) = [line for line in lines if "items were loaded" in line.message]
     assert (loaded.level, " 1 items were loaded in " in loaded.message) == ("INFO", True)
@@ -229,12 +218,11 @@ def test_frequent_checkpoints_are_told_once_an_hour(tmp_path):
 def test_calls_and_the_last_save_need_no_reader_of_it(is_closed, tmp_path):
     prepare = f"from support.unread_pipe import put_unread\nput_unread(2, is_closed={is_closed})"
     options = [f"--checkpoint-dir={tmp_path}", "--checkpoint-on-stop"]
-    with running(*options, source=prepare + COMMAND) as (program, port):
-        say_hello_by_tls(port)
-        client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+    with running(*options, source=prepare + COMMAND) as (program, client):
+        say_hello_by_tls(client)
         client.insert([7], {"t": 1.0})
         assert client.sample_batch("t", 1).info.table_size == [1]
-        stop(program)
+        program.stop()
     assert len(list(tmp_path.glob("*/DONE"))) == 1
 
 

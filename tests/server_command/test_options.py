@@ -3,7 +3,6 @@
 
 import pathlib
 import re
-import signal
 
 import pytest
 
@@ -412,8 +411,7 @@ def test_a_server_is_started_by_its_environment_alone(tmp_path):
         port = re.search(r" on port (\d+) of 127.0.0.1: ", program.line())[1]
         client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
         assert set(client.server_info()) == {"t"}
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         assert messages(program.errors)[0] == (
             "WARN server: REVERB_SERVER_NOTHING has no effect: there is no option of this name"
         )

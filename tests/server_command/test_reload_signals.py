@@ -103,8 +103,7 @@ def test_a_hangup_reloads_the_file_and_the_server_goes_on(path):
             assert program.line() == change(max_size)
             program.wait_for_error(reloaded(path, max_size))
         assert client.server_info()["t"].current_size == 1
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         assert messages(program.errors)[-4:] == [
             reloaded(path, 30).strip(),
             reloaded(path, 40).strip(),
@@ -194,8 +193,7 @@ def test_hangups_during_a_reload_cause_one_more(path):
         assert program.line() == change(50)
         program.tell()
         program.wait_for_error(reloaded(path, 50))
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         assert program.errors.count(" reloaded ") == 2
 
 
@@ -205,8 +203,7 @@ def test_a_reload_that_waits_does_not_delay_a_stop(path):
         write(path, 30)
         program.signal(signal.SIGHUP)
         assert program.line() == change(30)
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         assert messages(program.errors)[-2:] == [
             "INFO server: stopping after SIGTERM",
             "INFO server: stopped",

@@ -190,8 +190,7 @@ def test_the_start_is_told_and_the_stop_is_as_ever(run, tokens):
     tokens.add("other", "sample")
     with run("--http-port=0", "--http-tls") as running:
         running.client(token=token).insert([1], {"t": 1.0})
-        running.program.signal(signal.SIGTERM)
-        assert running.program.ended() == 0
+        running.program.stop()
         lines = messages(running.program.errors)
         assert any(", with TLS, tokens: 2; the page, " in line for line in lines)
         assert any("https://127.0.0.1:" in line for line in lines)

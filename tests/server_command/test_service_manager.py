@@ -242,8 +242,7 @@ def test_a_wrong_address_is_told_once_and_harms_nothing(address, path, tmp_path)
         client.insert([1], {"t": 1.0})
         program.signal(signal.SIGHUP)
         program.wait_for_error("nothing is different\n")
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         warnings = [it for it in messages(program.errors) if it.startswith("WARN ")]
         assert len(warnings) == 1
         told = f"WARN server: cannot notify the service manager at NOTIFY_SOCKET={address}: "
@@ -258,8 +257,7 @@ def test_a_manager_that_ends_is_told_once_and_harms_nothing(manager, path):
             path.write_text(CONFIG.replace("max_size: 20", f"max_size: {max_size}"))
             program.signal(signal.SIGHUP)
             program.wait_for_error(f" -> {max_size}\n")
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         warnings = [it for it in messages(program.errors) if it.startswith("WARN ")]
         assert len(warnings) == 1
         assert "NOTIFY_SOCKET" in warnings[0]
@@ -290,8 +288,7 @@ def test_a_manager_that_reads_nothing_delays_it_by_seconds(full, path):
     with running(path, full.address) as program:
         client = client_of(program.line())
         client.insert([1], {"t": 1.0})
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         assert "timed out" in program.errors
 
 
@@ -300,8 +297,7 @@ def test_without_a_manager_nothing_is_said(environment, path, monkeypatch):
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     with Program(COMMAND, f"--config-file={path}", **environment) as program:
         program.line()
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         assert "service manager" not in program.errors
 
 

@@ -75,8 +75,7 @@ def test_clients_use_the_tables_of_the_config_until_sigterm():
         assert program.ready == (
             f"reverb_server is ready on port {port} of all addresses: tables my_table"
         )
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         assert messages(program.errors)[-2:] == [
             "INFO server: stopping after SIGTERM",
             "INFO server: stopped",
@@ -93,8 +92,7 @@ def test_the_page_and_the_probes_are_where_it_says():
         for path in ("", "readyz", "metrics"):
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as answer:
                 assert answer.status == 200
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
         _, ready, *_ = messages(program.errors)
         assert ready.endswith(f"; the page, metrics and probes are at http://127.0.0.1:{port}/")
 
@@ -129,8 +127,7 @@ def test_a_background_job_that_ignores_ctrl_c_goes_on_doing_so():
     with running(source=source + COMMAND) as (program, client):
         program.signal(signal.SIGINT)
         client.insert([1], {"my_table": 1.0})
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
 
 
 def test_ctrl_c_while_it_starts_ends_it():
@@ -164,8 +161,7 @@ def test_nobody_has_to_read_that_it_is_ready(is_closed):
         wait_until(lambda: re.search(ready, program.errors))
         port = re.search(ready, program.errors)[1]
         reverb.Client(f"127.0.0.1:{port}").insert([1], {"my_table": 1.0})
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
 
 
 def test_flags_win_over_a_config_file(tmp_path, start):
@@ -235,5 +231,4 @@ def test_programs_of_absl_start_it_by_its_main():
     """
     with running(source=source) as (program, client):
         assert set(client.server_info()) == {"my_table"}
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()

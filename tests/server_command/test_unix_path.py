@@ -28,8 +28,7 @@ def test_it_says_where_it_listens_and_leaves_nothing_behind(path):
         program.wait_for_error(f"of all addresses, without TLS; and on unix://{path}\n")
         client = reverb.Client(f"unix:{path}", connect_timeout_s=DEADLINE_S)
         client.insert([1], {"t": 1.0})
-        program.signal(signal.SIGTERM)
-        assert program.ended() == 0
+        program.stop()
     assert not path.exists()
     assert path.parent.is_dir()
 

@@ -101,6 +101,11 @@ class Program:
             assert time.monotonic() < deadline, f"{text!r} did not come: {self.errors}"
             time.sleep(0.01)
 
+    def stop(self) -> None:
+        """Ends it by SIGTERM, which must be a good end."""
+        self.signal(signal.SIGTERM)
+        assert self.ended() == 0, self.errors
+
     def line(self, timeout_s: float = DEADLINE_S) -> str:
         """Returns the next line that it prints."""
         try:

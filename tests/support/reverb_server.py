@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program of `reverb_server`, with a table `t`, and a client of it."""
 
+import contextlib
 import re
 
 import reverb
+from support.programs import Program
 from support.waiting import DEADLINE_S
 
 CONFIG = """
@@ -55,3 +57,12 @@ def client_of(ready):
     """A client of the server on this machine that has printed this line."""
     port = re.search(r" is ready on port (\d+) of ", ready)[1]
     return reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+
+
+@contextlib.contextmanager
+def running(*options, source=COMMAND, config=CONFIG, **environment):
+    """A server in a process of its own, and its client: `with running() as (program, client)`."""
+    arguments = (f"--config={config}", "--host=127.0.0.1", *options)
+    with Program(source, *arguments, **environment) as program:
+        # A name of a table may have line ends, and this line shows it as it is.
+        yield program, client_of(program.line())
