@@ -25,10 +25,20 @@ pytest_configure = outcomes.configure
 
 # Environments of other libraries' suites have no Hypothesis, and no tests with it.
 with contextlib.suppress(ModuleNotFoundError):
-    from hypothesis import Phase, settings
+    from hypothesis import HealthCheck, Phase, settings
 
-    # A failed example is told at once: what explains it may take longer than the test may.
-    settings.register_profile("reverb", phases=set(Phase) - {Phase.explain})
+    settings.register_profile(
+        "reverb",
+        # A failed example is told at once: what explains it may take longer than the test may.
+        phases=set(Phase) - {Phase.explain},
+        # Each test has a timeout; one example may wait for a server, however busy the machine is.
+        deadline=None,
+        suppress_health_check=[
+            HealthCheck.too_slow,
+            HealthCheck.data_too_large,
+            HealthCheck.function_scoped_fixture,
+        ],
+    )
     settings.load_profile("reverb")
 
 # Programs of tests inherit what a shell ignores for its jobs in the background.

@@ -274,7 +274,7 @@ def outcome(answer):
     return answer
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(CALLS, max_size=25))
 def test_the_same_program_gives_the_same_tables(program):
     servers = [reverb.Server(tables()) for _ in range(2)]

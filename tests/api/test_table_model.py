@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -294,10 +294,5 @@ def test_a_table_does_what_its_model_does(host, max_examples, steps):
     machine = type("Machine", (TableMachine,), {"host": host})
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=max_examples,
-            stateful_step_count=steps,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
+        settings=settings(max_examples=max_examples, stateful_step_count=steps),
     )

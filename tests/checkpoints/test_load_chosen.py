@@ -179,7 +179,7 @@ class TestRefused:
             DefaultCheckpointer("/c", **options)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.data())
 def test_random_lives(tmp_path_factory, data):
     """Model: which checkpoints there are, and how many items each has."""

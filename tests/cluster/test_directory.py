@@ -298,7 +298,7 @@ def test_a_map_of_a_thousand_shards_is_small():
     assert len(directory.to_proto().SerializeToString()) <= 64 * 1024
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 9), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 50)), max_size=12))
 def test_any_changes_keep_one_owner_for_each_slot(count, steps):
     directory = Directory("g")
@@ -333,7 +333,7 @@ def test_any_changes_keep_one_owner_for_each_slot(count, steps):
     assert all(before <= after for before, after in itertools.pairwise(epochs))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 12), st.integers(0, 6), st.integers(0, 6))
 def test_shards_own_equal_parts_after_adding_and_removing(count, added, removed):
     directory = Directory("g")

@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reverb
@@ -316,7 +316,7 @@ def test_names_grow_when_the_clock_is_set_back(root, save, monkeypatch):
     assert group_checkpoint.latest(root).path == second.path
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_damaged_manifest_is_data_loss_and_nothing_else(tmp_path, data):
     directory = tmp_path / "group-2026-01-01T00:00:00.000000000Z"

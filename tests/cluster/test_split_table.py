@@ -6,7 +6,7 @@ import math
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import reverb
@@ -55,7 +55,6 @@ def limiters(draw):
     }
 
 
-@settings(deadline=None)
 @given(
     limiter=limiters(),
     max_size=st.integers(1, 2**31 - 1),
@@ -92,7 +91,6 @@ def test_the_parts_keep_what_the_table_promises(limiter, max_size, max_bytes, nu
         assert -error <= surplus <= 0
 
 
-@settings(deadline=None)
 @given(limiter=limiters(), max_size=st.integers(1, 2**31 - 1), num_shards=st.integers(1, 7))
 def test_parts_add_up_to_a_table_that_has_them(limiter, max_size, num_shards):
     whole = numbers(**limiter, max_size=max_size, max_bytes=4096)
@@ -110,7 +108,6 @@ def test_parts_add_up_to_a_table_that_has_them(limiter, max_size, num_shards):
     assert again == whole
 
 
-@settings(deadline=None)
 @given(
     spi=st.integers(1, 64),
     min_size=st.integers(1, 10_000),
@@ -135,7 +132,6 @@ def test_whole_numbers_and_free_inserts_stay_in_the_bounds(spi, min_size, buffer
         assert sum(highest) <= whole.rate_limiter.max_diff
 
 
-@settings(deadline=None)
 @given(limiter=limiters(), num_shards=st.integers(2, 70))
 def test_parts_that_are_accepted_do_not_lock_up(limiter, num_shards):
     whole = numbers(**limiter)
@@ -153,7 +149,6 @@ def test_parts_that_are_accepted_do_not_lock_up(limiter, num_shards):
             assert part.max_diff - spi - 1 >= part.min_diff
 
 
-@settings(deadline=None)
 @given(limiter=limiters(), num_shards=st.integers(2, 70))
 def test_the_number_that_would_do_does(limiter, num_shards):
     whole = numbers(**limiter)

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from support.command_items import (
     BFLOAT16,
@@ -62,7 +62,7 @@ def test_all_dtypes_and_a_squeezed_column_make_a_round_trip(run, everything, tmp
     assert_exported(items, everything)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60)
 @given(items=tables_of_items())
 def test_any_items_come_back(export_items, items):
     found = read_back(export_items(items, "npz", shard_items=2))

@@ -11,7 +11,7 @@ import struct
 import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from support.command_items import (
     BFLOAT16,
@@ -119,7 +119,7 @@ def test_all_dtypes_and_a_squeezed_column_make_a_round_trip(
     assert_exported(items, everything)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60)
 @given(items=tables_of_items())
 def test_any_items_come_back(export_items, example_class, items):
     found = read_back(example_class, export_items(items, "tfrecord"), check=False)

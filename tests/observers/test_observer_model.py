@@ -50,11 +50,7 @@ def windows(episode, length, stride, tail="drop"):
     padding=st.sampled_from(["drop", "pad", "tile"]),
     crosses=st.booleans(),
 )
-@hypothesis.settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
-)
+@hypothesis.settings(max_examples=150)
 def test_windows(module_client, frame, items, events, length, stride, padding, crosses):
     kind = reverb_utils.ReverbAddTrajectoryObserver
     if crosses:
@@ -91,11 +87,7 @@ def test_windows(module_client, frame, items, events, length, stride, padding, c
 
 
 @hypothesis.given(events=events, limit=st.integers(1, 8), bypass=st.booleans())
-@hypothesis.settings(
-    max_examples=80,
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
-)
+@hypothesis.settings(max_examples=80)
 def test_episodes(module_client, frame, items, events, limit, bypass):
     observer = reverb_utils.ReverbAddEpisodeObserver(
         module_client, "table", limit, bypass_partial_episodes=bypass

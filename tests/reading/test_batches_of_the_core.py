@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reverb
@@ -23,11 +23,7 @@ def num_waiting(client, table):
     return client.status().tables[table].sampling.waiting
 
 
-@settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=40)
 @given(
     pauses=st.lists(st.sampled_from([0, 0, 0, 0.0002, 0.0015]), max_size=60),
     size=st.integers(1, 4),

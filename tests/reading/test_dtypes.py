@@ -11,7 +11,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reverb
@@ -187,9 +187,7 @@ def assert_same(actual, expected):
 @on_both_hosts
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_it_comes_back_bit_for_bit(dtype, host, max_examples):
-    @settings(
-        max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+    @settings(max_examples=max_examples)
     @given(data=st.data())
     def check(data):
         write = data.draw(st.sampled_from(WRITERS))

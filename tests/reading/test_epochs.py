@@ -258,7 +258,7 @@ STEP = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     size=st.integers(1, 5),
     epochs=st.integers(1, 4),

@@ -132,7 +132,7 @@ def test_whole_batches_of_a_group_lose_nothing(scheme, start):
     assert sorted(found) == list(range(5))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     lengths=st.lists(st.integers(1, 3), min_size=NUM_ITEMS, max_size=NUM_ITEMS)
     | st.just([2] * NUM_ITEMS),

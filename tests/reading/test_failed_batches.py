@@ -143,7 +143,7 @@ SELECTORS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(program=programs())
 def test_every_item_is_in_the_table_or_was_given(program, path):
     """Whatever fails: what a table counts as sampled, somebody got."""

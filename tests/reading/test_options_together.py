@@ -11,7 +11,7 @@ import types
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reverb
@@ -247,7 +247,7 @@ def requests(draw):
     return way, table, options
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(
     request=requests(),
     size=st.integers(1, NUM_ITEMS),

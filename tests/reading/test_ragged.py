@@ -164,7 +164,7 @@ def shared(path):
         yield reverb.Client(made.server_address.replace("127.0.0.1", HOSTS[path]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
     multiple=st.integers(1, 5),

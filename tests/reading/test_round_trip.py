@@ -12,7 +12,7 @@ import attr
 import numpy as np
 import pytest
 import tree
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
@@ -44,11 +44,7 @@ def property_test(**strategies):
         @on_both_hosts
         def run(host, max_examples):
             check = given(host=st.just(host), **strategies)(test)
-            settings(
-                max_examples=max_examples,
-                deadline=None,
-                suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-            )(check)()
+            settings(max_examples=max_examples)(check)()
 
         run.__name__ = test.__name__
         run.__doc__ = test.__doc__

@@ -6,7 +6,7 @@ import pathlib
 import stat
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import reverb
@@ -309,7 +309,6 @@ def test_the_property_has_values_for_all_options():
     assert list(VALUES) == [option.name for option in OPTIONS]
 
 
-@settings(deadline=None)
 @given(
     flags=st.fixed_dictionaries({}, optional=VALUES),
     variables=st.fixed_dictionaries({}, optional=VALUES),

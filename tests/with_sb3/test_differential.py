@@ -173,7 +173,7 @@ def assert_same(ours, theirs, name=""):
 @fast_and_thorough(25, 600)
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_the_same_is_stored_whatever_is_given(max_examples):
-    @settings(max_examples=max_examples, deadline=None)
+    @settings(max_examples=max_examples)
     @given(
         st.sampled_from(list(SPACES)),
         st.sampled_from(list(ACTIONS)),
@@ -203,7 +203,7 @@ def np_array(array):
 
 @fast_and_thorough(15, 300)
 def test_windows_are_those_of_the_library_whatever_is_given(max_examples):
-    @settings(max_examples=max_examples, deadline=None)
+    @settings(max_examples=max_examples)
     @given(
         st.sampled_from([name for name in SPACES if name != "dict"]),
         st.sampled_from([1, 3]),

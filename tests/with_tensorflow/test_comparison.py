@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tree
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import reverb
@@ -276,7 +276,7 @@ def timesteps(*lengths, chain, nest="number", max_samples=-1):
 @pytest.mark.parametrize("way", WAYS)
 @fast_and_thorough(12, 400, timeout_s=3_600)
 def test_sampled_items_and_steps(client, way, max_examples):
-    @settings(max_examples=max_examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=max_examples)
     @example(timesteps(2, 2, 2, chain=[Step("batch", 2)]))
     @example(timesteps(10, chain=[Step("batch", 2, True)]))
     @example(timesteps(3, 5, 1, 1, 9, chain=[Step("batch", 4)], nest="compressed"))
@@ -290,7 +290,7 @@ def test_sampled_items_and_steps(client, way, max_examples):
     check()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(1, 4),
     st.lists(st.integers(1, 6), min_size=1, max_size=5),

@@ -109,7 +109,7 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(calls=CALLS, size=st.integers(1, 12))
 def test_the_same_calls_give_the_same_contents(calls, size):
     ours = ReverbReplayBuffer(max_size=size)

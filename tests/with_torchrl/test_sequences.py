@@ -22,7 +22,7 @@ def windows(buffer):
     return sorted((item["episode"][0].item(), *item["step"].tolist()) for item in buffer.storage)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     lengths=st.lists(st.integers(1, 7), min_size=1, max_size=5),
     length=st.integers(1, 4),

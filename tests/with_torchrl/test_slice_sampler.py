@@ -60,7 +60,7 @@ ENDS = st.one_of(
 
 @fast_and_thorough(25, 600)
 def test_samples_are_those_of_the_librarys_sampler(max_examples):
-    @settings(max_examples=max_examples, deadline=None)
+    @settings(max_examples=max_examples)
     @given(stored(), st.integers(1, 4), KEYS, ENDS, st.integers(1, 7))
     def check(data, length, keys, ends, cut):
         compare(data, length, keys | ends, cut)

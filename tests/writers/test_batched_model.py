@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reverb
@@ -93,9 +93,7 @@ def all_items(client, table):
 @fast_and_thorough(60, 3_000)
 @on_both_hosts
 def test_it_does_what_single_writers_do(host, max_examples):
-    @settings(
-        max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+    @settings(max_examples=max_examples)
     @given(batch_size=st.integers(1, 4), refs=st.integers(1, 5), data=st.data())
     def check(batch_size, refs, data):
         with reverb.Server([testing.table("batched"), testing.table("single")]) as server:

@@ -267,7 +267,7 @@ def test_an_environment_without_steps_has_no_item(serve):
     assert [item[1].tolist() for item in only(client, count=2)] == [b"x", b"x"]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.data())
 def test_random_items(data):
     """Whatever columns and constants follow each other, each item has its own values."""

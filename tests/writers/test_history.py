@@ -3,7 +3,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reverb
@@ -95,9 +95,7 @@ def client():
 
 @fast_and_thorough(200, 10_000)
 def test_it_is_indexed_like_a_list(client, max_examples):
-    @settings(
-        max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+    @settings(max_examples=max_examples)
     @given(
         refs=st.integers(1, 6),
         configured=st.one_of(st.none(), st.integers(1, 6)),
@@ -152,7 +150,7 @@ def test_it_is_indexed_like_a_list(client, max_examples):
 
 @fast_and_thorough(200, 10_000)
 def test_what_was_taken_from_it_expires_with_it(client, max_examples):
-    @settings(max_examples=max_examples, deadline=None)
+    @settings(max_examples=max_examples)
     @given(
         refs=st.integers(1, 5),
         before=st.integers(1, 8),

@@ -5,7 +5,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverb import errors, testing
@@ -67,9 +67,7 @@ class Model:
 
 @fast_and_thorough(40, 2_000)
 def test_it_does_what_the_model_does(client, max_examples):
-    @settings(
-        max_examples=max_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+    @settings(max_examples=max_examples)
     @given(
         rows=st.integers(1, 4),
         length=st.one_of(st.none(), st.integers(1, 5)),
