@@ -151,10 +151,8 @@ def layout_of_signature(signature: object) -> list[Column]:
 def make_batch(items: Sequence[StoredItem], layout: Sequence[Column]) -> Batch:
     """Concatenates the columns of several items of one layout."""
     fields = {
-        "item/key": np.array([item.key for item in items], np.uint64),
-        "item/priority": np.array([item.priority for item in items], np.float64),
-        "item/times_sampled": np.array([item.times_sampled for item in items], np.int32),
-        "item/inserted_at": np.array([item.inserted_at for item in items], np.float64),
+        name: np.array([getattr(item, name.removeprefix("item/")) for item in items], dtype)
+        for name, dtype in ITEM_FIELDS.items()
     }
     columns = []
     for i, column in enumerate(layout):

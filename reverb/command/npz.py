@@ -30,7 +30,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from reverb.command.columns import ITEM_FIELDS, Batch, Column, Rows
+from reverb.command.columns import ITEM_FIELDS, Batch, Column
 
 SUFFIXES = (".npz",)
 
@@ -44,17 +44,35 @@ class NpzFile:
 
     def __init__(self, path: pathlib.Path, layout: Sequence[Column]) -> None:
         self._path = path
-        self._members: dict[str, _Member] = {}
-        for name, dtype in ITEM_FIELDS.items():
-            self._add(name, dtype, ())
-        self._columns = [_column_writer(column)(self, column) for column in layout]
+        self._layout = layout
+        self._members = {
+            name: _Member(path.parent, dtype, ()) for name, dtype in ITEM_FIELDS.items()
+        }
+        for column in layout:
+            name, is_text = column.name, column.dtype.kind == "O"
+            # Strings are stored as bytes, because NumPy's strings lose trailing zeros.
+            dtype = np.dtype(np.uint8) if is_text else column.stored_dtype
+            row_shape = () if is_text else column.row_shape or ()
+            self._members[name] = _Member(path.parent, dtype, row_shape)
+            if is_text:
+                self._members[f"{name}/string_offsets"] = _Offsets(path.parent)
+            if column.row_shape is not None:
+                self._members[f"{name}/offsets"] = _Offsets(path.parent)
 
     def write(self, batch: Batch) -> None:
         """Appends a batch of items."""
         for name, values in batch.fields.items():
             self._members[name].append(values)
-        for column, rows in zip(self._columns, batch.columns, strict=True):
-            column.append(rows)
+        for column, rows in zip(self._layout, batch.columns, strict=True):
+            values = rows.values
+            if column.dtype.kind == "O":
+                strings = values.ravel().tolist()
+                values = np.frombuffer(b"".join(strings), np.uint8)
+                lengths = np.fromiter(map(len, strings), np.int64, len(strings))
+                self._members[f"{column.name}/string_offsets"].append(lengths)
+            self._members[column.name].append(values)
+            if column.row_shape is not None:
+                self._members[f"{column.name}/offsets"].append(rows.lengths)
 
     def close(self) -> None:
         """Joins the arrays into the file."""
@@ -68,10 +86,6 @@ class NpzFile:
         """Removes the temporary files."""
         for member in self._members.values():
             member.remove()
-
-    def _add(self, name: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> "_Member":
-        self._members[name] = _Member(self._path.parent, dtype, row_shape)
-        return self._members[name]
 
     @staticmethod
     def stored_as(column: Column) -> str:
@@ -111,56 +125,15 @@ class _Member:
         self._file.close()
 
 
-class _Offsets:
-    """A growing array of offsets: the start of each element, and the end of the last one."""
+class _Offsets(_Member):
+    """Offsets that grow by lengths: the start of each element, and the end of the last one."""
 
-    def __init__(self, member: _Member) -> None:
-        self._member = member
+    def __init__(self, directory: pathlib.Path) -> None:
+        super().__init__(directory, np.dtype(np.int64), ())
         self._end = 0
-        member.append(np.zeros(1, np.int64))
+        super().append(np.zeros(1, np.int64))
 
-    def append(self, lengths: np.ndarray) -> None:
-        ends = self._end + np.cumsum(lengths, dtype=np.int64)
-        self._member.append(ends)
+    def append(self, rows: np.ndarray) -> None:
+        ends = self._end + np.cumsum(rows, dtype=np.int64)
+        super().append(ends)
         self._end = int(ends[-1]) if len(ends) else self._end
-
-
-class _NumbersColumn:
-    """A column of numbers."""
-
-    def __init__(self, file: NpzFile, column: Column) -> None:
-        row_shape = column.row_shape or ()
-        self._values = file._add(column.name, column.stored_dtype, row_shape)
-        self._offsets = _row_offsets(file, column)
-
-    def append(self, rows: Rows) -> None:
-        self._values.append(rows.values)
-        if self._offsets is not None:
-            self._offsets.append(rows.lengths)
-
-
-class _StringsColumn:
-    """A column of strings, stored as bytes, because NumPy's strings lose trailing zeros."""
-
-    def __init__(self, file: NpzFile, column: Column) -> None:
-        int64 = np.dtype(np.int64)
-        self._bytes = file._add(column.name, np.dtype(np.uint8), ())
-        self._string_offsets = _Offsets(file._add(f"{column.name}/string_offsets", int64, ()))
-        self._offsets = _row_offsets(file, column)
-
-    def append(self, rows: Rows) -> None:
-        strings = rows.values.ravel().tolist()
-        self._bytes.append(np.frombuffer(b"".join(strings), np.uint8))
-        self._string_offsets.append(np.fromiter(map(len, strings), np.int64, len(strings)))
-        if self._offsets is not None:
-            self._offsets.append(rows.lengths)
-
-
-def _column_writer(column: Column) -> type[_NumbersColumn] | type[_StringsColumn]:
-    return _StringsColumn if column.dtype.kind == "O" else _NumbersColumn
-
-
-def _row_offsets(file: NpzFile, column: Column) -> _Offsets | None:
-    if column.row_shape is None:
-        return None
-    return _Offsets(file._add(f"{column.name}/offsets", np.dtype(np.int64), ()))

@@ -25,7 +25,7 @@ import numpy as np
 
 from reverb.command.columns import ITEM_FIELDS, Batch, Column, Rows
 from reverb.datasets.formats.nested_lists import list_type, lists, nested_rows
-from reverb.errors import FailedPreconditionError
+from reverb.datasets.formats.parquet_files import import_pyarrow
 
 SUFFIXES = (".parquet",)
 
@@ -38,14 +38,14 @@ class ParquetFile:
     """
 
     def __init__(self, path: pathlib.Path, layout: Sequence[Column]) -> None:
-        self._pa, parquet = _import_pyarrow()
+        self._pa = import_pyarrow()
         self._layout = layout
         fields = [
             self._pa.field(name, self._pa.from_numpy_dtype(dtype), nullable=False)
             for name, dtype in ITEM_FIELDS.items()
         ]
         self._schema = self._pa.schema([*fields, *map(self._field, layout)])
-        self._writer = parquet.ParquetWriter(str(path), self._schema)
+        self._writer = self._pa.parquet.ParquetWriter(str(path), self._schema)
 
     def write(self, batch: Batch) -> None:
         """Appends a batch of items."""
@@ -98,15 +98,3 @@ def _inner_shape(column: Column) -> tuple[int, ...]:
 
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
-
-
-def _import_pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow  # pyright: ignore[reportMissingImports]
-        import pyarrow.parquet  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise FailedPreconditionError(
-            f"--format parquet needs pyarrow, which cannot be imported ({error}); "
-            "pip install 'pyarrow>=15'"
-        ) from None
-    return pyarrow, pyarrow.parquet

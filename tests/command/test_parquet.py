@@ -109,6 +109,6 @@ def test_a_missing_pyarrow_is_an_error_with_the_remedy(run, everything, tmp_path
     options = ("--table=replay", "--format=parquet", "--output", tmp_path / "out")
     code, out, err = run("export", everything.address, *options)
     assert (code, out) == (1, "")
-    assert "--format parquet needs pyarrow" in err
+    assert "the format parquet needs pyarrow" in err
     assert err.endswith("pip install 'pyarrow>=15'\n")
     assert list(tmp_path.iterdir()) == []

@@ -69,11 +69,7 @@ def _run(arguments: argparse.Namespace) -> int | None:
         return run([_source(arguments, it) for it in addresses], arguments.interval)
     if len(addresses) > 1:
         return _run_several(arguments, addresses)
-    asked = _source(arguments, arguments.address)
-    if arguments.json:
-        print(asked.ask_for_json())
-    else:
-        print(as_text(asked))
+    print(_ask(arguments, arguments.address))
     return None
 
 
@@ -81,14 +77,14 @@ def _source(arguments: argparse.Namespace, address: str) -> StatusSource:
     return StatusSource(address, arguments.table, arguments.timeout, **credentials_of(arguments))
 
 
+def _ask(arguments: argparse.Namespace, address: str) -> str:
+    asked = _source(arguments, address)
+    return asked.ask_for_json() if arguments.json else as_text(asked)
+
+
 def _run_several(arguments: argparse.Namespace, addresses: Sequence[str]) -> int:
     """Prints the state of each server, under its name."""
-
-    def ask(address: str) -> str:
-        asked = _source(arguments, address)
-        return asked.ask_for_json() if arguments.json else as_text(asked)
-
-    answers = ask_each(addresses, ask)
+    answers = ask_each(addresses, lambda address: _ask(arguments, address))
     if arguments.json:
         values = [
             {"server": address, "error": str(it)}
