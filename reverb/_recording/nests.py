@@ -11,13 +11,19 @@ from reverb import errors
 __all__ = ["check_space", "map_nest", "map_space", "with_rows", "without"]
 
 
-def map_nest(function: Callable[[Any], Any], nest: object) -> Any:
-    """Returns the nest with `function(leaf)` for each leaf."""
+def map_nest(function: Callable[..., Any], nest: object, *others: Any) -> Any:
+    """Returns the nest with `function(leaf)` for each leaf; `others` have the same structure.
+
+    The function gets their leaves at the same place, too.
+    """
     if isinstance(nest, Mapping):
-        return {key: map_nest(function, value) for key, value in nest.items()}
+        return {
+            key: map_nest(function, value, *(other[key] for other in others))
+            for key, value in nest.items()
+        }
     if isinstance(nest, tuple):
-        return tuple(map_nest(function, value) for value in nest)
-    return function(nest)
+        return tuple(map_nest(function, *values) for values in zip(nest, *others, strict=True))
+    return function(nest, *others)
 
 
 def without(nest: object, is_left_out: Callable[[str], bool], path: str = "") -> Any:

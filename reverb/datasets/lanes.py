@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes episodes side by side, a step of each at a time, by the item makers of the recorders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -145,14 +145,11 @@ class _Rows:
 
     def _side_by_side(self, nests: Sequence[Any], longest: int) -> object:
         """Arrays `[T, B, ...]` of one array `[T, ...]` for each episode."""
-        first = nests[0]
-        if isinstance(first, Mapping):
-            return {key: self._side_by_side([it[key] for it in nests], longest) for key in first}
-        if isinstance(first, tuple):
-            return tuple(
-                self._side_by_side([it[i] for it in nests], longest) for i in range(len(first))
-            )
-        joined = np.zeros((longest, self._num_lanes, *first.shape[1:]), first.dtype)
-        for lane, array in enumerate(nests):
-            joined[: len(array), lane] = array
-        return joined
+
+        def joined(*arrays: np.ndarray) -> np.ndarray:
+            rows = np.zeros((longest, self._num_lanes, *arrays[0].shape[1:]), arrays[0].dtype)
+            for lane, array in enumerate(arrays):
+                rows[: len(array), lane] = array
+            return rows
+
+        return map_nest(joined, *nests)

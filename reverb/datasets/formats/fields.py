@@ -5,15 +5,16 @@ Files with a table's columns, as `reverb export` writes them, have `observation`
 `next_observation` `[T, ...]`; other files have `observations` `[T + 1, ...]`. Both are read.
 """
 
+import collections
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from reverb import errors
 from reverb._recording.nests import map_nest
-from reverb.datasets.episode import Episode, leaves, native_order, row_problem
+from reverb.datasets.episode import Episode, native_order, row_problem
 from reverb.datasets.formats.limits import MAX_DEPTH, MAX_FIELDS
 from reverb.datasets.left_out import NOTHING, PARTS, LeftOut
 
@@ -21,6 +22,7 @@ __all__ = [
     "INDEX",
     "Names",
     "episode_of",
+    "put",
     "with_reset_rows",
     "with_tuples",
 ]
@@ -129,28 +131,30 @@ def episode_of(names: Names, arrays: Mapping[str, Any], **facts: Any) -> Episode
       InvalidArgumentError: If the last observation is missing, or if the next observations are not
         those of the next step.
     """
-    nests: dict[str, Any] = {}
+    nests: dict[str, dict[tuple[str, ...], Any]] = collections.defaultdict(dict)
     for field, (part, path) in names.parts.items():
-        if not path:
-            nests[part] = arrays[field]
-            continue
-        nest = nests.setdefault(part, {})
-        for key in path[:-1]:
-            nest = nest.setdefault(key, {})
-        nest[path[-1]] = arrays[field]
-    rewards = np.asarray(nests["rewards"])
+        nests[part][path] = arrays[field]
+    rewards, terminated = (np.asarray(nests[part][()]) for part in ("rewards", "terminated"))
     nothing = np.zeros(len(rewards), np.bool_)
-    following = nests.pop("next_observations", None)
     episode = Episode(
-        observations=with_tuples(nests.get("observations", {})),
-        actions=with_tuples(nests.get("actions", {})),
+        observations={},
+        actions=_nest_of(nests["actions"]),
         rewards=rewards,
-        terminated=np.asarray(nests["terminated"]),
-        truncated=np.asarray(nests.get("truncated", nothing)),
-        infos=nests.get("infos", {}),
+        terminated=terminated,
+        truncated=np.asarray(nests["truncated"].get((), nothing)),
+        infos=_nest_of(nests["infos"], tuples=False),
         **facts,
     )
-    return dataclasses.replace(episode, observations=_whole(episode, with_tuples(following)))
+    whole = _whole(episode, nests["observations"], nests["next_observations"])
+    return dataclasses.replace(episode, observations=_nest_of(whole))
+
+
+def put(nest: dict[str, Any], path: Sequence[str], value: object) -> None:
+    """Puts a value into a nest of dicts, which are made where they are missing."""
+    *above, last = path
+    for key in above:
+        nest = nest.setdefault(key, {})
+    nest[last] = value
 
 
 def with_tuples(nest: object) -> object:
@@ -173,61 +177,68 @@ def with_reset_rows(infos: object, num_steps: int) -> Any:
     return map_nest(whole, infos)
 
 
-def _whole(episode: Episode, following: object) -> object:
-    """Returns the observations `[T + 1, ...]`."""
+def _nest_of(values: Mapping[tuple[str, ...], Any], *, tuples: bool = True) -> Any:
+    """The nest of some values by their paths; one without a path is the nest."""
+    if () in values:
+        return values[()]
+    nest: dict[str, Any] = {}
+    for path, value in values.items():
+        put(nest, path, value)
+    return with_tuples(nest) if tuples else nest
+
+
+def _whole(
+    episode: Episode,
+    observed: Mapping[tuple[str, ...], Any],
+    following: Mapping[tuple[str, ...], Any],
+) -> dict[tuple[str, ...], Any]:
+    """Returns the observations `[T + 1, ...]` by their paths, of those before and after steps."""
+    if following and following.keys() != observed.keys():
+        keys, others = (
+            sorted("".join(f"/{it}" for it in path) for path in own)
+            for own in (observed, following)
+        )
+        raise episode.fault("next_observations", f"has the parts {others}, and observations {keys}")
+    return {
+        path: _joined(episode, "/".join(("observations", *path)), first, following.get(path))
+        for path, first in observed.items()
+    }
+
+
+def _joined(episode: Episode, path: str, first: Any, after: Any) -> np.ndarray:
+    """The rows of an observation before each step, and the last one of those after them."""
     num_steps = len(episode.rewards)
-
-    def joined(path: str, first: Any, after: Any) -> object:
-        if isinstance(first, Mapping):
-            return {
-                key: joined(f"{path}/{key}", value, None if after is None else after.get(key))
-                for key, value in first.items()
-            }
-        if isinstance(first, tuple):
-            return tuple(
-                joined(f"{path}/{i}", value, None if after is None else after[i])
-                for i, value in enumerate(first)
-            )
-        if len(first) not in (num_steps, num_steps + 1):
-            return first  # `checked` reports the number of rows.
-        if after is None:
-            if len(first) == num_steps:
-                raise episode.fault(
-                    path,
-                    f"has {len(first)} rows for {num_steps} steps, and there is no "
-                    "next_observations: the observation after the last step is missing; a dataset "
-                    "has observations of T + 1 rows, or next_observations",
-                )
-            return first
-        if len(after) != num_steps:
-            raise episode.fault(f"next_{path}", row_problem(len(after), num_steps))
-        first, after = native_order(first), native_order(after)
-        if (first.dtype, first.shape[1:]) != (after.dtype, after.shape[1:]):
+    if len(first) not in (num_steps, num_steps + 1):
+        return first  # `checked` reports the number of rows.
+    if after is None:
+        if len(first) == num_steps:
             raise episode.fault(
-                f"next_{path}",
-                f"has dtype {after.dtype} and rows of shape {list(after.shape[1:])}, and {path} "
-                f"has {first.dtype} and {list(first.shape[1:])}; the two are the same values, one "
-                "step apart",
+                path,
+                f"has {len(first)} rows for {num_steps} steps, and there is no "
+                "next_observations: the observation after the last step is missing; a dataset "
+                "has observations of T + 1 rows, or next_observations",
             )
-        shared = after[: len(first) - 1]
-        if not _same(first[1:], shared):
-            differs = [not _same(a, b) for a, b in zip(first[1:], shared, strict=True)]
-            step = int(np.argmax(differs))
-            raise episode.fault(
-                f"next_{path}",
-                f"that of step {step} is not the observation of step {step + 1}, so these are not "
-                "the steps of one episode, in order",
-            )
-        return np.concatenate([first, after[len(first) - 1 :]])
-
-    if following is not None:
-        keys = sorted(path for path, _ in leaves("", episode.observations))
-        others = sorted(path for path, _ in leaves("", following))
-        if keys != others:
-            raise episode.fault(
-                "next_observations", f"has the parts {others}, and observations {keys}"
-            )
-    return joined("observations", episode.observations, following)
+        return first
+    if len(after) != num_steps:
+        raise episode.fault(f"next_{path}", row_problem(len(after), num_steps))
+    first, after = native_order(first), native_order(after)
+    if (first.dtype, first.shape[1:]) != (after.dtype, after.shape[1:]):
+        raise episode.fault(
+            f"next_{path}",
+            f"has dtype {after.dtype} and rows of shape {list(after.shape[1:])}, and {path} "
+            f"has {first.dtype} and {list(first.shape[1:])}; the two are the same values, one "
+            "step apart",
+        )
+    shared = after[: len(first) - 1]
+    if not _same(first[1:], shared):
+        differs = [not _same(a, b) for a, b in zip(first[1:], shared, strict=True)]
+        step = int(np.argmax(differs))
+        raise episode.fault(
+            f"next_{path}",
+            f"that of step {step} is not the observation of step {step + 1}, so these are not "
+            "the steps of one episode, in order",
+        )
+    return np.concatenate([first, after[len(first) - 1 :]])
 
 
 def _same(first: np.ndarray, second: np.ndarray) -> bool:

@@ -20,7 +20,7 @@ from reverb import errors
 from reverb.datasets.episode import Episode
 from reverb.datasets.formats.arrow_columns import read
 from reverb.datasets.formats.damage import reading
-from reverb.datasets.formats.fields import with_tuples
+from reverb.datasets.formats.fields import put, with_tuples
 from reverb.datasets.formats.files import object_of
 from reverb.datasets.formats.images import decoded, decoded_all
 from reverb.datasets.formats.limits import (
@@ -145,7 +145,7 @@ class LeRobotSource:
                         last = np.asarray(final, values.dtype).reshape(1, *values.shape[1:])
                 values = np.concatenate([values, last])
             if part in ("observations", "actions", "infos"):
-                _put(parts[part], path, values)
+                put(parts[part], path or ("",), values)
             else:
                 parts[part] = values
         none = np.zeros(num_steps, np.bool_)
@@ -281,12 +281,6 @@ def _part(field: str) -> tuple[str, tuple[str, ...]]:
     if field in known:
         return known[field], ()
     return "infos", tuple(field.removeprefix("infos.").split("."))
-
-
-def _put(nest: dict[str, Any], path: tuple[str, ...], values: np.ndarray) -> None:
-    for key in path[:-1]:
-        nest = nest.setdefault(key, {})
-    nest[path[-1] if path else ""] = values
 
 
 def _whole(nest: dict[str, Any], only: str | None) -> Any:

@@ -93,7 +93,9 @@ class ArrowStorage:
         if not parts:
             raise errors.DataLossError(f"{directory}: episode {number} has no rows")
         with reading(str(directory), (KeyError, ValueError)):
-            fields = _joined(parts)
+            fields = parts[0]
+            if len(parts) > 1:
+                fields = map_nest(lambda *arrays: np.concatenate(arrays), *parts)
         # The last row has the last observation, and nothing else of its own.
         ended = map_nest(lambda it: it[:-1], {name: fields[name] for name in _FIELDS[1:]})
         return fields | ended, self._facts(directory)
@@ -174,14 +176,3 @@ class ArrowStorage:
 
 def _text(where: str, field: str) -> errors.InvalidArgumentError:
     return errors.InvalidArgumentError(f"{where}: must be numbers, got text{remedy(field)}")
-
-
-def _joined(parts: list[Any]) -> Any:
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    if isinstance(first, dict):
-        return {key: _joined([it[key] for it in parts]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(_joined([it[i] for it in parts]) for i in range(len(first)))
-    return np.concatenate(parts)

@@ -17,7 +17,7 @@ import numpy as np
 from reverb import errors
 from reverb._checks.plain_files import open_file
 from reverb.datasets.formats.damage import reading
-from reverb.datasets.formats.fields import with_tuples
+from reverb.datasets.formats.fields import put, with_tuples
 from reverb.datasets.formats.hdf5_heap import REFERENCE, objects_of
 from reverb.datasets.formats.images import decoded
 from reverb.datasets.formats.limits import MAX_DEPTH, MAX_EPISODES, MAX_FIELDS, Limits
@@ -304,10 +304,6 @@ class Hdf5Storage:
                     f"{self._where}, attribute {name}: must be a number or a text, got dtype "
                     f"{found.dtype} and shape {list(found.shape)}"
                 )
-            *nests, last = name.split("/")[:MAX_DEPTH]
-            nest = facts
-            for key in nests:
-                nest = nest.setdefault(key, {})
             value = group.attrs[name]
-            nest[last] = int(value) if name == "seed" else value
+            put(facts, name.split("/")[:MAX_DEPTH], int(value) if name == "seed" else value)
         return facts
