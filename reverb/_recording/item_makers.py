@@ -16,7 +16,7 @@ from reverb._recording.item_columns import ItemColumns
 from reverb._recording.items import Episodes, Items, Sequences, Transitions
 from reverb._recording.step_writer import NewItems, Step, StepWriter
 
-__all__ = ["ItemMaker", "make_item_maker", "num_rows"]
+__all__ = ["ItemMaker", "make_item_maker", "num_rows", "time_of"]
 
 _logger = logging.getLogger("reverb")
 
@@ -85,6 +85,15 @@ def num_rows(items: Items, frame_stack: int | None) -> int:
             "frame once; stack them after sampling"
         )
     return items.max_length + 1
+
+
+def time_of(items: Items) -> list[int | None]:
+    """Returns the dimensions of time of a column of an item; `None`: items differ in length."""
+    if isinstance(items, Transitions):
+        return []
+    if isinstance(items, Sequences) and items.short_episodes == "drop":
+        return [items.num_steps]
+    return [None]
 
 
 def make_item_maker(

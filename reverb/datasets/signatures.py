@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from reverb import specs
-from reverb._recording.item_makers import num_rows
-from reverb._recording.items import Items, Sequences, Transitions
+from reverb._recording.item_makers import num_rows, time_of
+from reverb._recording.items import Items
 from reverb._recording.nests import map_nest, without
 from reverb.datasets.episode import Episode, checked
 from reverb.datasets.table_columns import DIGEST, EPISODE_ID, TableColumns
@@ -57,14 +57,9 @@ def signature(
     columns = TableColumns("", None, items, leave_out)
     whole = columns.prepared(episode)
     whole = checked(whole) or whole
-    time: list[int | None] = []
-    if isinstance(items, Sequences):
-        time = [None if items.short_episodes == "keep" else items.num_steps]
-    elif not isinstance(items, Transitions):
-        time = [None]
 
     def spec(name: str, leaf: Any) -> specs.TensorSpec:
-        return specs.TensorSpec((*time, *leaf.shape[1:]), leaf.dtype, name)
+        return specs.TensorSpec((*time_of(items), *leaf.shape[1:]), leaf.dtype, name)
 
     nests = {
         "observation": whole.observations,

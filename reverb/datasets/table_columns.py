@@ -11,7 +11,8 @@ import tree
 
 from reverb import errors, specs
 from reverb._recording.item_columns import COLUMNS
-from reverb._recording.items import Items, Sequences, Transitions
+from reverb._recording.item_makers import time_of
+from reverb._recording.items import Items
 from reverb.core import native
 from reverb.datasets.episode import Episode, hash63, leaves
 from reverb.datasets.left_out import LeftOut, name_of
@@ -244,7 +245,7 @@ class TableColumns:
             )
         if spec.shape is None:
             return
-        shape = (*self._time(), *leaf.shape)
+        shape = (*time_of(self._items), *leaf.shape)
         if len(shape) != len(spec.shape) or any(
             size is not None and wanted is not None and size != wanted
             for size, wanted in zip(shape, spec.shape, strict=True)
@@ -256,14 +257,6 @@ class TableColumns:
                 f"makes a column of shape {text}, and column {leaf.column} of table "
                 f"{self._table} has {list(spec.shape)}",
             )
-
-    def _time(self) -> list[int | None]:
-        """The dimensions of time of a column."""
-        if isinstance(self._items, Transitions):
-            return []
-        if isinstance(self._items, Sequences) and self._items.short_episodes == "drop":
-            return [self._items.num_steps]
-        return [None]
 
     def _tell_difference(self, episode: Episode, found: list[Leaf], first: list[Leaf]) -> None:
         known = {leaf.column: leaf for leaf in first}

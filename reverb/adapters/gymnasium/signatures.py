@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from reverb import specs
-from reverb._recording.items import Items, Sequences, Transitions
+from reverb._recording.item_makers import time_of
+from reverb._recording.items import Items
 from reverb._recording.nests import check_space, map_nest, map_space
 
 __all__ = ["signature"]
@@ -44,15 +45,11 @@ def signature(
     action_space = getattr(env, "single_action_space", env.action_space)
     check_space("observation_space", observation_space)
     check_space("action_space", action_space)
-    time: list[int | None] = []
+    time = time_of(items)
     frames: list[int | None] = [] if frame_stack is None else [frame_stack]
-    if isinstance(items, Sequences):
-        is_ragged = items.short_episodes == "keep"
-        time = [None if is_ragged else items.num_steps]
-        extra_frames = 0 if frame_stack is None else frame_stack - 1
-        frames = [None if is_ragged else items.num_steps + extra_frames]
-    elif not isinstance(items, Transitions):
-        time = frames = [None]
+    if time:
+        # A sequence has the frames of the stack before its first step.
+        frames = [None if size is None else size + (frame_stack or 1) - 1 for size in time]
 
     def spec(name: str, leaf: Any, leading: list[int | None]) -> specs.TensorSpec:
         return specs.TensorSpec((*leading, *leaf.shape), np.dtype(leaf.dtype), name)
