@@ -14,11 +14,11 @@ from reverb import errors
 from reverb.datasets.episode import Episode
 from reverb.datasets.formats.episode_rows import EpisodeRows
 from reverb.datasets.formats.hugging_face_files import split_of
-from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
+from reverb.datasets.formats.limits import Limits
 from reverb.datasets.formats.parquet_files import import_pyarrow
 from reverb.datasets.formats.placing import new_directory
 from reverb.datasets.formats.row_files import RowFiles
-from reverb.datasets.left_out import NOTHING, LeftOut
+from reverb.datasets.left_out import LeftOut
 from reverb.datasets.library import library
 
 __all__ = ["HuggingFaceSource", "save"]
@@ -40,9 +40,9 @@ class HuggingFaceSource(RowFiles):
         self,
         name: str,
         dataset: str,
-        leave_out: LeftOut = NOTHING,
-        split: str | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        leave_out: LeftOut,
+        split: str | None,
+        limits: Limits,
     ) -> None:
         path = pathlib.Path(dataset).expanduser()
         where = str(path.resolve()) if path.exists() else dataset

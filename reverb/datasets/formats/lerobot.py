@@ -25,7 +25,6 @@ from reverb.datasets.formats.files import object_of
 from reverb.datasets.formats.images import decoded, decoded_all
 from reverb.datasets.formats.limits import (
     BATCH_BYTES,
-    DEFAULT_LIMITS,
     MAX_DEPTH,
     MAX_FIELDS,
     MAX_ROWS,
@@ -35,7 +34,7 @@ from reverb.datasets.formats.links import hugging_face_home, inside, natural
 from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
 from reverb.datasets.formats.parts import index_of
 from reverb.datasets.formats.step_rows import split_steps
-from reverb.datasets.left_out import NOTHING, LeftOut, remedy
+from reverb.datasets.left_out import LeftOut, remedy
 
 __all__ = ["FINAL", "SHAPE", "VERSION", "LeRobotSource"]
 
@@ -65,8 +64,8 @@ class LeRobotSource:
         self,
         name: str,
         dataset: str,
-        leave_out: LeftOut = NOTHING,
-        limits: Limits = DEFAULT_LIMITS,
+        leave_out: LeftOut,
+        limits: Limits,
     ) -> None:
         self.name = name
         self._limits = limits

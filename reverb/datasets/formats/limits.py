@@ -12,7 +12,6 @@ from reverb import errors
 
 __all__ = [
     "BATCH_BYTES",
-    "DEFAULT_LIMITS",
     "MAX_BYTES",
     "MAX_DEPTH",
     "MAX_EPISODES",
@@ -57,8 +56,8 @@ class Limits:
       max_length: Largest number of steps of an episode; `None`: as many as `max_bytes` holds.
     """
 
-    max_bytes: int = MAX_BYTES
-    max_length: int | None = None
+    max_bytes: int
+    max_length: int | None
 
     def check(self, where: str, what: str, num_bytes: int) -> None:
         """Raises `InvalidArgumentError` if an episode or a unit of a file is too large."""
@@ -75,6 +74,3 @@ class Limits:
                 f"{where}, field rewards: has {num_steps} steps, more than max_length = "
                 f'{self.max_length}; pass a larger max_length, or long_episodes="drop"'
             )
-
-
-DEFAULT_LIMITS = Limits()

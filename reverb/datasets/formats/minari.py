@@ -7,17 +7,21 @@ names. Here the files are read by their layout, and the metadata is text.
 
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from reverb import errors
 from reverb.datasets.episode import Episode, leaves
 from reverb.datasets.formats.files import object_of
-from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
+from reverb.datasets.formats.limits import Limits
 from reverb.datasets.formats.links import inside
 from reverb.datasets.formats.minari_spaces import Space, space_of
-from reverb.datasets.left_out import NOTHING, LeftOut
+from reverb.datasets.left_out import LeftOut
 from reverb.datasets.library import library
+
+if TYPE_CHECKING:
+    from reverb.datasets.formats.minari_arrow import ArrowStorage
+    from reverb.datasets.formats.minari_hdf5 import Hdf5Storage
 
 __all__ = ["REQUIREMENT", "MinariSource", "import_minari"]
 
@@ -31,22 +35,6 @@ def import_minari() -> Any:
       FailedPreconditionError: If it is not installed.
     """
     return library("minari", REQUIREMENT, "minari")
-
-
-class Storage(Protocol):
-    """The files of the episodes of a dataset, open for reading."""
-
-    def __enter__(self) -> "Storage": ...
-
-    def __exit__(self, *exc: object) -> None: ...
-
-    def numbers(self) -> Iterable[int]:
-        """The numbers of the episodes that are there."""
-        ...
-
-    def read(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the fields of an episode, with Minari's names, and its seed and options."""
-        ...
 
 
 class MinariSource:
@@ -63,8 +51,8 @@ class MinariSource:
         self,
         name: str,
         dataset: str,
-        leave_out: LeftOut = NOTHING,
-        limits: Limits = DEFAULT_LIMITS,
+        leave_out: LeftOut,
+        limits: Limits,
     ) -> None:
         self.name = name
         self._leave_out = leave_out
@@ -123,7 +111,7 @@ class MinariSource:
                     place=str(self._data),
                 )
 
-    def _open(self) -> Storage:
+    def _open(self) -> "ArrowStorage | Hdf5Storage":
         if self._format == "hdf5":
             from reverb.datasets.formats.minari_hdf5 import Hdf5Storage
 

@@ -67,12 +67,12 @@ class ArrowStorage:
         pass
 
     def numbers(self) -> Iterable[int]:
-        """The numbers of the episodes; see `Storage`."""
+        """The numbers of the episodes that are there."""
         names = (it.name for it in self._data.iterdir() if it.is_dir())
         return [int(it) for it in names if _EPISODE.fullmatch(it)]
 
     def read(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Reads an episode; see `Storage`."""
+        """Returns the fields of an episode, with Minari's names, and its seed and options."""
         directory = self._data / str(number)
         paths = list(visible(directory, self._suffix))
         if not paths:

@@ -81,7 +81,7 @@ class Hdf5Storage:
             self._file.close()
 
     def numbers(self) -> Iterable[int]:
-        """The numbers of the episodes; see `Storage`."""
+        """The numbers of the episodes that are there."""
         with reading(str(self._path.parent), _DAMAGED, "episode 0 cannot be read"):
             self._file = self._h5py.File(self._path, "r")
             if len(self._file) > MAX_EPISODES:
@@ -92,7 +92,7 @@ class Hdf5Storage:
             return [int(found[1]) for found in names if found]
 
     def read(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Reads an episode; see `Storage`."""
+        """Returns the fields of an episode, with Minari's names, and its seed and options."""
         self._where = f"{self._path}: episode {number}"
         self._num_bytes = self._num_fields = 0
         with reading(str(self._path.parent), _DAMAGED, f"episode {number} cannot be read"):

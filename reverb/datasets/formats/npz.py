@@ -17,10 +17,10 @@ from reverb.datasets.episode import Episode, row_problem
 from reverb.datasets.formats.data_files import DataFile, old_numbers
 from reverb.datasets.formats.fields import INDEX
 from reverb.datasets.formats.files import described_dtypes, files_of, restored
-from reverb.datasets.formats.limits import DEFAULT_LIMITS, MAX_EPISODES, Limits
+from reverb.datasets.formats.limits import MAX_EPISODES, Limits
 from reverb.datasets.formats.npz_archive import OFFSETS, Archive
 from reverb.datasets.formats.parts import Part, episodes_of_parts, index_of
-from reverb.datasets.left_out import NOTHING, LeftOut, remedy
+from reverb.datasets.left_out import LeftOut, remedy
 
 __all__ = ["NpzSource"]
 
@@ -55,8 +55,8 @@ class NpzSource:
         self,
         name: str,
         path: str,
-        leave_out: LeftOut = NOTHING,
-        limits: Limits = DEFAULT_LIMITS,
+        leave_out: LeftOut,
+        limits: Limits,
     ) -> None:
         self.name = name
         self._leave_out = leave_out

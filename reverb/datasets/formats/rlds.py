@@ -23,11 +23,11 @@ from reverb.datasets.episode import Episode, leaves
 from reverb.datasets.formats.damage import reading
 from reverb.datasets.formats.fields import with_tuples
 from reverb.datasets.formats.files import object_of
-from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
+from reverb.datasets.formats.limits import Limits
 from reverb.datasets.formats.links import inside
 from reverb.datasets.formats.rlds_features import Feature, steps_of
 from reverb.datasets.formats.rlds_records import Example, records
-from reverb.datasets.left_out import NOTHING, LeftOut, remedy
+from reverb.datasets.left_out import LeftOut, remedy
 from reverb.datasets.library import library
 
 __all__ = ["REQUIREMENT", "RldsSource", "import_tfds"]
@@ -81,9 +81,9 @@ class RldsSource:
         self,
         name: str,
         dataset: str,
-        leave_out: LeftOut = NOTHING,
-        split: str | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        leave_out: LeftOut,
+        split: str | None,
+        limits: Limits,
     ) -> None:
         self.name = name
         self._leave_out = leave_out
