@@ -29,7 +29,7 @@ def move_away(
     try:
         _wait_for_writers(name, handle, wait_s)
         for last in (False, True):
-            num_moved += result_of(handle.give_items.remote(heirs, last), None, name)
+            num_moved += result_of(handle.give_items.remote(heirs, last=last), None, name)
     except BaseException:
         with contextlib.suppress(ReverbError):
             result_of(handle.take_inserts_again.remote(), DESCRIBE_TIMEOUT_S, name)
