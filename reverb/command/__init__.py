@@ -275,16 +275,7 @@ def _export_items(arguments: argparse.Namespace, source: Source) -> None:
 
 
 def _export_episodes(arguments: argparse.Namespace, source: Source) -> None:
-    count, target = export_episodes.export_episodes(
-        source,
-        arguments.table,
-        arguments.format,
-        dataset_id=arguments.dataset_id,
-        output=arguments.output,
-        max_items=arguments.max_items,
-        progress=arguments.progress,
-        **{name: getattr(arguments, name) for name in export_episodes.OPTIONS},
-    )
+    count, target = export_episodes.export_episodes(source, arguments)
     print(text.plain(f"{count} episodes of table {arguments.table} in {target}"))
 
 

@@ -28,20 +28,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(option(name), type=it.parse, help=f"{it.help}, for {formats}")
 
 
-def export_episodes(
-    source: Source,
-    table: str,
-    format_: str,
-    *,
-    dataset_id: str | None,
-    output: pathlib.Path | None,
-    max_items: int | None = None,
-    progress: bool | None = None,
-    **options: object,
-) -> tuple[int, str]:
+def export_episodes(source: Source, arguments: argparse.Namespace) -> tuple[int, str]:
     """Writes the items of a table as the episodes of a dataset, oldest first.
 
-    The arguments are the options of the command; those of a format that are `None` are not given.
+    Options of a format that are `None` are not given.
 
     Returns:
       The number of episodes, and the dataset for people.
@@ -52,8 +42,10 @@ def export_episodes(
         exists, or if an item is not a whole episode.
       FailedPreconditionError: If the format needs a library that is not installed.
     """
+    table, format_, max_items = arguments.table, arguments.format, arguments.max_items
     check_table(source, table)
-    target = _target(format_, dataset_id, output)
+    target = _target(format_, arguments.dataset_id, arguments.output)
+    options = {name: getattr(arguments, name) for name in OPTIONS}
     given = {name: value for name, value in options.items() if value is not None}
     for name in OPTIONS:
         own = SAVED[format_].options.get(name)
@@ -65,7 +57,7 @@ def export_episodes(
     total = info.current_size if max_items is None else min(info.current_size, max_items)
     columns = (item.columns for item in itertools.islice(source.scan(table), max_items))
     episodes = episodes_of_items(table, info.signature, columns)
-    with Progress("exporting", enabled=progress, noun="episodes") as bar:
+    with Progress("exporting", enabled=arguments.progress, noun="episodes") as bar:
         count = datasets.save(
             episodes, target, progress=lambda it: bar(it, max(total, it)), **given
         )

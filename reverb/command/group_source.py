@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checkpoint of a group as one source: the parts of all shards."""
 
+import dataclasses
 import heapq
 import pathlib
 from collections.abc import Generator, Sequence
@@ -88,5 +89,4 @@ def _together(parts: Sequence[TableInfo], given: TableInfo | None) -> TableInfo:
         of_group: Any = given.rate_limiter_info
         for name in ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff"):
             setattr(limiter, name, getattr(of_group, name))
-    fields = {name: getattr(total, name) for name in total.__dataclass_fields__}
-    return TableInfo(**{**fields, **numbers, "rate_limiter_info": limiter})
+    return dataclasses.replace(total, **numbers, rate_limiter_info=limiter)

@@ -14,7 +14,7 @@ from reverb.command.several import ask_each
 from reverb.command.status_source import StatusSource, worst_first
 from reverb.command.top import server_facts
 from reverb.errors import ReverbError
-from reverb.server_status import TableStatus
+from reverb.server_status import ServerStatus, TableStatus
 
 # Exit codes, besides 0, and 1 for errors.
 SOMEBODY_WAITS = 3
@@ -59,15 +59,17 @@ def add_parser(commands: Commands) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     credentials = credentials_of(arguments)
 
-    def ask_one(address: str) -> Report:
-        return ask(address, arguments.table, arguments.timeout, **credentials)
+    def ask(address: str) -> Report:
+        # The first query of a server takes a second, so that there are rates.
+        source = StatusSource(address, arguments.table, arguments.timeout, **credentials)
+        return Report(address, source.ask_for_rates())
 
     addresses = servers_of(arguments.address)
     if len(addresses) == 1:
-        report = ask_one(arguments.address)
-        print(report.as_json() if arguments.json else report.as_text())
+        report = ask(arguments.address)
+        print(json.dumps(report.as_dict(), indent=2) if arguments.json else report.as_text())
         return report.exit_code(arguments.longer_than)
-    answers = ask_each(addresses, ask_one)
+    answers = ask_each(addresses, ask)
     if arguments.json:
         values = [
             {"server": address, "error": str(it)} if isinstance(it, ReverbError) else it.as_dict()
@@ -91,16 +93,17 @@ class Report:
     """The states of a server's tables.
 
     Attributes:
-      tables: The requested tables, the most serious state first.
       address: Address of the server.
-      checkpoints: A text about the last checkpoint and failed saves.
-      last_checkpoint_s: Seconds since the last checkpoint; `None` if there is none.
+      status: The status of the requested tables.
     """
 
-    tables: Mapping[str, TableStatus]
     address: str
-    checkpoints: str
-    last_checkpoint_s: float | None
+    status: ServerStatus
+
+    @property
+    def tables(self) -> Mapping[str, TableStatus]:
+        """The requested tables, the most serious state first."""
+        return worst_first(self.status)
 
     def exit_code(self, longer_than_s: float) -> int:
         """Returns 5 if a shard is down, 4 if a table can never continue, 3 after a long wait."""
@@ -127,14 +130,10 @@ class Report:
             f"{text.plain(table.diagnosis.sentence)}"
             for name, table in zip(names, self.tables.values(), strict=True)
         ]
-        return "\n".join([*lines, f"checkpoints: {self.checkpoints}"])
-
-    def as_json(self) -> str:
-        """The same for programs: a dict of tables."""
-        return json.dumps(self.as_dict(), indent=2)
+        return "\n".join([*lines, f"checkpoints: {server_facts.checkpoints(self.status)}"])
 
     def as_dict(self) -> dict[str, Any]:
-        """The dict that `as_json` writes."""
+        """The same for programs: a dict of tables."""
         tables = {
             name: {
                 "state": table.diagnosis.state,
@@ -145,23 +144,9 @@ class Report:
             }
             for name, table in self.tables.items()
         }
+        saved_at = self.status.checkpoints.latest_saved_at
         return {
             "server": self.address,
             "tables": tables,
-            "last_checkpoint_s": self.last_checkpoint_s,
+            "last_checkpoint_s": None if saved_at is None else self.status.now - saved_at,
         }
-
-
-def ask(address: str, table: str | None, timeout_s: float, **credentials: object) -> Report:
-    """Asks a server. The first query of a server takes a second, so that there are rates.
-
-    Raises:
-      TableNotFoundError: If there is no such table.
-      UnimplementedError: If it is a dm-reverb server; the text has the facts that it reports.
-      UnavailableError: If no server answers in time.
-    """
-    status = StatusSource(address, table, timeout_s, **credentials).ask_for_rates()
-    saved_at = status.checkpoints.latest_saved_at
-    last_checkpoint_s = None if saved_at is None else status.now - saved_at
-    shown = server_facts.checkpoints(status)
-    return Report(worst_first(status), address, shown, last_checkpoint_s)
