@@ -15,6 +15,7 @@ The manifest `GROUP` is renamed into place when all parts are complete and on di
 without it is no checkpoint.
 """
 
+import calendar
 import concurrent.futures
 import contextlib
 import errno
@@ -45,6 +46,7 @@ __all__ = [
 
 _PREFIX = "group-"
 _LOCK = ".group.lock"
+_TIME = "%Y-%m-%dT%H:%M:%S"
 _NAME = re.compile(r"group-(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{9})Z")
 # The files of a checkpoint; nothing else is ever deleted.
 _FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", DONE)
@@ -313,20 +315,14 @@ def _next_name(root: pathlib.Path) -> str:
     last = max((path.name for path in _directories(root)), default="")
     match = _NAME.fullmatch(last)
     if last >= name and match:  # The clock was set back.
-        seconds = _seconds_of(match[1])
+        seconds = calendar.timegm(time.strptime(match[1], _TIME))
         name = _name_at(seconds * 10**9 + int(match[2]) + 1)
     return name
 
 
 def _name_at(time_ns: int) -> str:
     seconds, rest = divmod(time_ns, 10**9)
-    return f"{_PREFIX}{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest:09d}Z"
-
-
-def _seconds_of(text: str) -> int:
-    import calendar
-
-    return calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    return f"{_PREFIX}{time.strftime(_TIME, time.gmtime(seconds))}.{rest:09d}Z"
 
 
 # ---- Existing checkpoints ------------------------------------------------------------------------

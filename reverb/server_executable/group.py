@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The group of which the started server is a shard."""
 
-from collections.abc import Iterator
-
 from reverb._server.shard import Shard
 from reverb._server.split_table import check_parts
 from reverb.errors import ReverbError
 from reverb.server_executable import server_from_proto
 from reverb.server_executable.settings import Given, Settings
 
-__all__ = ["changes_of_group", "shard_of", "shard_problems"]
+__all__ = ["shard_of", "shard_problems"]
 
 
 def shard_of(settings: Settings) -> Shard | None:
@@ -49,20 +47,3 @@ def shard_problems(settings: Settings, given: Given) -> list[str]:
             line = settings.parsed.line_of(path)
             problems.append(f"{given.source.name}, line {line}: {path}: {error}")
     return problems
-
-
-def changes_of_group(before: Settings, after: Settings) -> Iterator[tuple[str, str]]:
-    """Tables of a shard that a reload would change: path in the config, and why it must not.
-
-    A single shard must not change alone.
-    """
-    if shard_of(before) is None:
-        return
-    old_tables = {table.table_name: table for table in before.tables}
-    for number, table in enumerate(after.tables):
-        if table != old_tables.get(table.table_name, table):
-            yield (
-                f"tables[{number}]",
-                f"is different, and table {table.table_name} is part of a group; change it with "
-                "`reverb configure` at the address of the group, which changes all shards",
-            )

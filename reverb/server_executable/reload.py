@@ -11,7 +11,7 @@ from reverb.core import protos
 from reverb.errors import ReverbError
 from reverb.item_selectors import selector_settings
 from reverb.server import Server
-from reverb.server_executable.group import changes_of_group, shard_of
+from reverb.server_executable.group import shard_of
 from reverb.server_executable.options import OPTIONS
 from reverb.server_executable.server_config import UNUSED_TABLE_FIELDS
 from reverb.server_executable.server_from_proto import rate_limiter_from_proto, selector_from_proto
@@ -143,8 +143,19 @@ def _fixed_differences(before: Settings, after: Settings) -> Iterator[str]:
 
 
 def _differences_of_group(before: Settings, after: Settings) -> Iterator[str]:
-    for path, text in changes_of_group(before, after):
-        yield _at(after, path, f"{path} {text}")
+    """Changed tables of a shard, with their lines: a single shard must not change alone."""
+    if shard_of(before) is None:
+        return
+    old_tables = {table.table_name: table for table in before.tables}
+    for table in after.tables:
+        name = table.table_name
+        if table != old_tables.get(name, table):
+            path = _path_of(after, name)
+            text = (
+                f"{path} is different, and table {name} is part of a group; change it with "
+                "`reverb configure` at the address of the group, which changes all shards"
+            )
+            yield _at(after, path, text)
 
 
 def _fixed_fields(old: Any, new: Any) -> Iterator[str]:
