@@ -2,6 +2,7 @@
 """The files of an export whose items have the same layout."""
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -40,21 +41,19 @@ class ItemFile(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ShardLimit:
-    """Limit of one file; `None`: no limit.
+    """Limit of one file.
 
     Attributes:
       items: Number of items of a file.
       bytes_: Size of the data of a file.
     """
 
-    items: int | None = None
-    bytes_: int | None = None
+    items: float = math.inf
+    bytes_: float = math.inf
 
     def is_reached(self, num_items: int, size: int) -> bool:
         """Whether a file with `num_items` items and `size` bytes is full."""
-        return (self.items is not None and num_items >= self.items) or (
-            self.bytes_ is not None and size >= self.bytes_
-        )
+        return num_items >= self.items or size >= self.bytes_
 
 
 class FileSeries:

@@ -6,6 +6,7 @@ file, `--print-config` and the table in the documentation are made of it.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -126,18 +127,12 @@ def _parse_text(text: str) -> str:
     return text
 
 
-def _parse_whole_number(text: str) -> int:
+def _parse_number(kind: type, text: str) -> float:
     try:
-        return int(text)
+        return kind(text)
     except ValueError:
-        raise ValueError(f"must be a whole number, got {text!r}") from None
-
-
-def _parse_number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"must be a number, got {text!r}") from None
+        wanted = "a whole number" if kind is int else "a number"
+        raise ValueError(f"must be {wanted}, got {text!r}") from None
 
 
 def _parse_truth(text: str) -> bool:
@@ -149,8 +144,8 @@ def _parse_truth(text: str) -> bool:
 
 _PARSERS: dict[type, Callable[[str], Any]] = {
     str: _parse_text,
-    int: _parse_whole_number,
-    float: _parse_number,
+    int: functools.partial(_parse_number, int),
+    float: functools.partial(_parse_number, float),
     bool: _parse_truth,
 }
 

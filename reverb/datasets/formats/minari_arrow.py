@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Episodes of Minari in files of Arrow or Parquet, a directory an episode."""
 
+import dataclasses
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,34 +32,27 @@ _DAMAGED = (KeyError, ValueError, TypeError, AttributeError)
 _FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
 
 
+@dataclasses.dataclass(frozen=True)
 class ArrowStorage:
     """The episodes of a dataset.
 
-    Args:
+    Attributes:
       data: The directory of the data.
       suffix: That of the files.
       spaces: The spaces of the fields.
       leave_out: Names of fields that are not read.
       check: Checks the path of a file.
       limits: Bounds an episode.
+      pa: The module pyarrow.
     """
 
-    def __init__(
-        self,
-        data: pathlib.Path,
-        suffix: str,
-        spaces: Mapping[str, Space],
-        leave_out: LeftOut,
-        check: Callable[[pathlib.Path], Any],
-        limits: Limits,
-    ) -> None:
-        self._data = data
-        self._suffix = suffix
-        self._spaces = spaces
-        self._leave_out = leave_out
-        self._check = check
-        self._limits = limits
-        self._pa = import_pyarrow()
+    data: pathlib.Path
+    suffix: str
+    spaces: Mapping[str, Space]
+    leave_out: LeftOut
+    check: Callable[[pathlib.Path], Any]
+    limits: Limits
+    pa: Any = dataclasses.field(default_factory=import_pyarrow)
 
     def __enter__(self) -> "ArrowStorage":
         return self
@@ -68,28 +62,28 @@ class ArrowStorage:
 
     def numbers(self) -> Iterable[int]:
         """The numbers of the episodes that are there."""
-        names = (it.name for it in self._data.iterdir() if it.is_dir())
+        names = (it.name for it in self.data.iterdir() if it.is_dir())
         return [int(it) for it in names if _EPISODE.fullmatch(it)]
 
     def read(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the fields of an episode, with Minari's names, and its seed and options."""
-        directory = self._data / str(number)
-        paths = list(visible(directory, self._suffix))
+        directory = self.data / str(number)
+        paths = list(visible(directory, self.suffix))
         if not paths:
             raise errors.DataLossError(
-                f"{self._data}: episode {number} cannot be read: {directory} has no "
-                f"{self._suffix} file"
+                f"{self.data}: episode {number} cannot be read: {directory} has no "
+                f"{self.suffix} file"
             )
         parts = []
         size = 0
         for path in paths:
-            self._check(path)
+            self.check(path)
             for batch in self._batches(path):
                 where = f"{path}: episode {number}"
-                with reading(where, (*_DAMAGED, self._pa.ArrowException)):
+                with reading(where, (*_DAMAGED, self.pa.ArrowException)):
                     parts.append(self._part(batch, where))
                 size += sum(getattr(it, "nbytes", 0) for _, it in leaves("", parts[-1]))
-                self._limits.check(where, "it", size)
+                self.limits.check(where, "it", size)
         if not parts:
             raise errors.DataLossError(f"{directory}: episode {number} has no rows")
         with reading(str(directory), (KeyError, ValueError)):
@@ -102,13 +96,13 @@ class ArrowStorage:
 
     def _facts(self, directory: pathlib.Path) -> dict[str, Any]:
         path = directory / "metadata.json"
-        self._check(path)
+        self.check(path)
         facts = object_of(path)
         return {it: facts[it] for it in ("seed", "options") if facts.get(it) is not None}
 
     def _batches(self, path: pathlib.Path) -> Iterator[Any]:
-        opener = ArrowFile if self._suffix == ".arrow" else ParquetFile
-        with opener(self._pa, path, self._limits) as file:
+        opener = ArrowFile if self.suffix == ".arrow" else ParquetFile
+        with opener(self.pa, path, self.limits) as file:
             names = [it for it in (*_FIELDS, "infos") if it in file.schema.names]
             yield from file.batches(names)
 
@@ -117,7 +111,7 @@ class ArrowStorage:
         for name in _FIELDS:
             if batch.schema.names.count(name) != 1:
                 raise errors.DataLossError(f"{where}, field {name}: is missing")
-            space = self._spaces.get(name, Space())
+            space = self.spaces.get(name, Space())
             array = batch.column(batch.schema.get_field_index(name))
             part[name] = self._values(space, array, where, name)
         part["infos"] = {}
@@ -131,10 +125,10 @@ class ArrowStorage:
             nest = {
                 key: self._values(inner, array.field(key), place, f"{field}/{key}")
                 for key, inner in space.nest.items()
-                if not self._leave_out.has(f"{field}/{key}")
+                if not self.leave_out.has(f"{field}/{key}")
             }
             if not nest and field in ("observations", "actions"):
-                self._leave_out.refuse_all(str(self._data), field)
+                self.leave_out.refuse_all(str(self.data), field)
             return with_tuples(nest) if space.is_tuple else nest
         where = f"{place}, field {field}"
         if space.is_image:
@@ -142,30 +136,30 @@ class ArrowStorage:
             if not images:
                 return np.zeros((0,), np.uint8)
             size = decoded(images[0], where, "minari").nbytes * len(images)
-            self._limits.check(where, "it", size)
+            self.limits.check(where, "it", size)
             return decoded_all(images, where, "minari")
         if space.shape is None:
             raise _text(where, field)
-        values = numbers_of(self._pa, array, where)
+        values = numbers_of(self.pa, array, where)
         return values.reshape(len(array), *space.shape)
 
     def _infos(self, array: Any, place: str, above: str, depth: int) -> dict[str, Any]:
-        if not self._pa.types.is_struct(array.type) or depth > MAX_DEPTH:
+        if not self.pa.types.is_struct(array.type) or depth > MAX_DEPTH:
             raise errors.DataLossError(
                 f"{place}, field {above}: is not a nest, or one of more than {MAX_DEPTH}"
             )
         found: dict[str, Any] = {}
         for index, field in enumerate(array.type):
             inner, path = array.field(index), f"{above}/{field.name}"
-            if self._leave_out.has(path):
+            if self.leave_out.has(path):
                 continue
-            if self._pa.types.is_struct(field.type):
+            if self.pa.types.is_struct(field.type):
                 found[field.name] = self._infos(inner, place, path, depth + 1)
                 continue
             where = f"{place}, field {path}"
-            if self._pa.types.is_string(field.type):
+            if self.pa.types.is_string(field.type):
                 raise _text(where, path)
-            values = numbers_of(self._pa, inner, where)
+            values = numbers_of(self.pa, inner, where)
             shape = (field.metadata or {}).get(b"shape")
             if shape is not None:
                 sizes = [int(it) for it in shape.split(b",") if it]
