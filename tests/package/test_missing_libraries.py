@@ -52,7 +52,6 @@ def test_an_adapter_says_what_to_install(name, module):
     ("extra", "source"),
     [
         ("top", "reverb/command/top/__init__.py"),
-        ("parquet", "reverb/command/parquet.py"),
         ("tensorflow", "reverb/tf_ops/__init__.py"),
     ],
 )

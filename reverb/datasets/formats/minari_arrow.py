@@ -4,6 +4,7 @@
 import dataclasses
 import pathlib
 import re
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -52,7 +53,7 @@ class ArrowStorage:
     leave_out: LeftOut
     check: Callable[[pathlib.Path], Any]
     limits: Limits
-    pa: Any = dataclasses.field(default_factory=import_pyarrow)
+    pa: types.ModuleType = dataclasses.field(default_factory=import_pyarrow)
 
     def __enter__(self) -> "ArrowStorage":
         return self
