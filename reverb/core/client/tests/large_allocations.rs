@@ -17,7 +17,7 @@ use reverb_data::{
 };
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::target::Loopback;
-use reverb_server::{Server, ServerOptions, local_transport};
+use reverb_server::{Server, ServerOptions, local_shard};
 use reverb_wire::transport::Transport;
 use tokio::runtime::Runtime;
 
@@ -77,7 +77,8 @@ struct InProcess(Loopback);
 
 impl Connector for InProcess {
     fn transport(&self) -> Result<Arc<dyn Transport>> {
-        local_transport(self.0).ok_or_else(|| Error::unavailable("there is no server"))
+        let shard = local_shard(self.0);
+        Ok(shard.ok_or_else(|| Error::unavailable("there is no server"))?)
     }
 }
 

@@ -16,7 +16,7 @@ use reverb_data::{
 use reverb_data::{KeyGenerator, TrajectoryBuilder};
 use reverb_engine::Table;
 use reverb_rpc::target::Loopback;
-use reverb_server::{Server, ServerOptions, local_transport};
+use reverb_server::{Server, ServerOptions, local_shard};
 use reverb_wire::Calls as _;
 use reverb_wire::GrpcTransport;
 use reverb_wire::generated::ResetRequest;
@@ -42,8 +42,7 @@ fn main() -> Outcome<()> {
     let server = Server::start(vec![table], &ServerOptions::default(), runtime.handle())?;
     let grpc: Arc<dyn Transport> =
         Arc::new(GrpcTransport::new(&format!("localhost:{}", server.port()))?);
-    let local =
-        local_transport(Loopback::localhost(server.port())).ok_or("the server does not run")?;
+    let local = local_shard(Loopback::localhost(server.port())).ok_or("the server does not run")?;
     for (name, transport) in [("loopback", grpc), ("in process", local)] {
         runtime.block_on(measure(name, &*transport))?;
     }

@@ -42,12 +42,11 @@ use reverb_base::{Result, byte_size};
 use reverb_engine::{Forecast, Table, TableChanges};
 use reverb_rpc::framing::Gate;
 use reverb_rpc::server::{Stop, Traffic};
-use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
 
 use crate::observe::long_waits::LongWaits;
 use crate::observe::streams::Streams;
 use crate::observe::timeline::Timeline;
-use caller::{Authentication, Caller};
+use caller::Authentication;
 use checkpoints::Checkpoints;
 use drain::Drain;
 use group::Group;
@@ -59,9 +58,7 @@ use writer_places::WriterPlaces;
 pub use checkpoints::CheckpointOptions;
 pub use http_port::HttpPort;
 pub use limits::Limits;
-pub use local::{
-    local_has_ended, local_shard, local_shard_of_id, local_shard_of_socket, local_transport,
-};
+pub use local::{local_has_ended, local_shard, local_shard_of_id, local_shard_of_socket};
 pub use open::{Config, HttpOptions, Opened};
 pub use process_memory::process_memory;
 pub use server::{Server, ServerOptions, ShardOptions};
@@ -124,15 +121,6 @@ impl Service {
         {
             log_forecast(table, forecast, self.memory.room_for(table.bytes()));
         }
-    }
-
-    /// Status for a caller, without tables that it may not sample from.
-    pub(crate) fn status(
-        self: &Arc<Self>,
-        request: StatusRequest,
-        caller: &Caller,
-    ) -> StatusResponse {
-        status::status(self, request, caller)
     }
 }
 

@@ -24,6 +24,7 @@ use crate::service::Service;
 use crate::service::caller::Caller;
 use crate::service::done::{Done, DoneGuard};
 use crate::service::server::listen;
+use crate::service::status::status;
 
 /// Largest number of connections: at most half of the open files that are reserved for this and
 /// other purposes. A scraper, a probe and some pages need ten.
@@ -175,7 +176,7 @@ impl Pages {
         };
         match request.path {
             "/" => {
-                let page = page::page(&service.status(StatusRequest::default(), &caller));
+                let page = page::page(&status(service, StatusRequest::default(), &caller));
                 let mut answer = Answer::ok("text/html; charset=utf-8", page);
                 answer.headers.push(("content-security-policy", page::POLICY.to_owned()));
                 answer.headers.push(("referrer-policy", "no-referrer".to_owned()));
@@ -186,7 +187,7 @@ impl Pages {
                 Answer::ok("application/json", history(service, query, &caller))
             }
             _ => {
-                let status = service.status(StatusRequest { with_streams: true }, &caller);
+                let status = status(service, StatusRequest { with_streams: true }, &caller);
                 Answer::ok("application/json", json::encode(&status))
             }
         }
@@ -214,10 +215,8 @@ impl Site for Pages {
             (_, Err(why)) => Answer::text(StatusCode::SERVICE_UNAVAILABLE, why),
             ("/metrics", Ok(service)) => {
                 let format = Format::accepted_by(request.accept);
-                Answer::ok(
-                    format.content_type(),
-                    metrics(&service.status(StatusRequest::default(), &Caller::default()), format),
-                )
+                let status = status(&service, StatusRequest::default(), &Caller::default());
+                Answer::ok(format.content_type(), metrics(&status, format))
             }
             (_, Ok(service)) => self.page(&service, request),
         }

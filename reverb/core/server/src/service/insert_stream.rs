@@ -340,7 +340,9 @@ impl<'a> InsertStream<'a> {
     fn insert_run(&mut self, table: &Table, run: Vec<NewItem>) -> Result<()> {
         self.stream.use_table(self.service.tables.get(table.name())?.0);
         let is_first = self.unconfirmed == 0;
-        self.unconfirmed += insert(table, run, &self.confirm)?;
+        let count = run.len();
+        table.insert(run, &self.confirm)?;
+        self.unconfirmed += count;
         if is_first && self.unconfirmed > 0 {
             self.stream.set_wait(Some(WaitsFor::Table));
         }
@@ -407,13 +409,6 @@ pub(crate) fn keep(held: &mut HeldChunks, request: &InsertRequest) -> Result<()>
         "ReleaseOutOfRangeChunks: Kept less chunks than expected.  \
          chunks_.size() == {count} != keep_keys.size() == {wanted}"
     )))
-}
-
-/// Inserts items, and returns their number.
-fn insert(table: &Table, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<usize> {
-    let count = items.len();
-    table.insert(items, confirm)?;
-    Ok(count)
 }
 
 fn wait_for_room(table: Arc<Table>) -> Reading {

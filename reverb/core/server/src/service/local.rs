@@ -116,48 +116,8 @@ pub(crate) fn running_servers() -> Vec<Arc<Service>> {
     services.into_iter().filter(|service| !service.stop.is_stopped()).collect()
 }
 
-/// Transport to the server of this process at an address, if there is one.
-pub fn local_transport(address: Loopback) -> Option<Arc<dyn Transport>> {
-    find(address).map(|transport| Arc::new(transport) as Arc<dyn Transport>)
-}
-
-/// Like [`local_transport`], with the calls of a shard.
+/// The server of this process at an address, if there is one.
 pub fn local_shard(address: Loopback) -> Option<Arc<dyn Shard>> {
-    find(address).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
-}
-
-/// The server of this process that listens on a Unix socket. A different path of the same socket,
-/// such as a link, is not recognised and uses the socket.
-pub fn local_shard_of_socket(path: &SocketPath) -> Option<Arc<dyn Shard>> {
-    let service = SERVERS.with(|servers| {
-        // Sockets come last. To ask for an absolute path takes a call of the system.
-        matches!(servers.running.last_key_value(), Some((Address::Socket(_), _)))
-            .then(|| servers.running.get(&Address::Socket(path.absolute())))
-            .flatten()?
-            .service
-            .upgrade()
-    })?;
-    let transport = running(&service, || path.to_string())?;
-    Some(Arc::new(transport) as Arc<dyn Shard>)
-}
-
-/// The server of this process with this id, at any address of this machine.
-pub fn local_shard_of_id(server_id: u64) -> Option<Arc<dyn Shard>> {
-    let (port, service) = SERVERS.with(|servers| {
-        servers.running.iter().find_map(|(address, server)| match address {
-            Address::Port(port, ip)
-                if server.id == server_id && (ip.is_loopback() || ip.is_unspecified()) =>
-            {
-                Some((*port, server.service.upgrade()?))
-            }
-            _ => None,
-        })
-    })?;
-    let transport = running(&service, || format!("localhost:{port}"))?;
-    Some(Arc::new(transport) as Arc<dyn Shard>)
-}
-
-fn find(address: Loopback) -> Option<LocalTransport> {
     const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let port = address.port;
     let service = SERVERS.with(|servers| {
@@ -172,8 +132,38 @@ fn find(address: Loopback) -> Option<LocalTransport> {
     running(&service, || format!("localhost:{port}"))
 }
 
-fn running(service: &Arc<Service>, address: impl FnOnce() -> String) -> Option<LocalTransport> {
-    (!service.stop.is_stopped()).then(|| LocalTransport::new(service, &address()))
+/// The server of this process that listens on a Unix socket. A different path of the same socket,
+/// such as a link, is not recognised and uses the socket.
+pub fn local_shard_of_socket(path: &SocketPath) -> Option<Arc<dyn Shard>> {
+    let service = SERVERS.with(|servers| {
+        // Sockets come last. To ask for an absolute path takes a call of the system.
+        matches!(servers.running.last_key_value(), Some((Address::Socket(_), _)))
+            .then(|| servers.running.get(&Address::Socket(path.absolute())))
+            .flatten()?
+            .service
+            .upgrade()
+    })?;
+    running(&service, || path.to_string())
+}
+
+/// The server of this process with this id, at any address of this machine.
+pub fn local_shard_of_id(server_id: u64) -> Option<Arc<dyn Shard>> {
+    let (port, service) = SERVERS.with(|servers| {
+        servers.running.iter().find_map(|(address, server)| match address {
+            Address::Port(port, ip)
+                if server.id == server_id && (ip.is_loopback() || ip.is_unspecified()) =>
+            {
+                Some((*port, server.service.upgrade()?))
+            }
+            _ => None,
+        })
+    })?;
+    running(&service, || format!("localhost:{port}"))
+}
+
+fn running(service: &Arc<Service>, address: impl FnOnce() -> String) -> Option<Arc<dyn Shard>> {
+    let is_running = !service.stop.is_stopped();
+    is_running.then(|| Arc::new(LocalTransport::new(service, &address())) as Arc<dyn Shard>)
 }
 
 /// Weak reference to a server: clients may outlive it, and its tables can be large.
@@ -273,7 +263,8 @@ impl Transport for LocalTransport {
         request: HoldRateLimiterRequest,
     ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
         Box::pin(async move {
-            let hold = Some(self.service.get()?.hold_limiter(&request, caller())?);
+            let by = ChangedBy::now(own_name());
+            let hold = Some(self.service.get()?.hold_limiter(&request, by)?);
             let service = self.service.clone();
             Ok(Box::new(LocalLimiterHold { hold, service }) as Box<dyn RateLimiterHold>)
         })
@@ -290,11 +281,6 @@ impl Transport for LocalTransport {
     fn tables_state_id(&self) -> Option<(u64, u64)> {
         self.service.get().ok().map(|service| service.tables.state_id())
     }
-}
-
-/// Name of this process as the author of a change.
-fn caller() -> ChangedBy {
-    ChangedBy::now(own_name())
 }
 
 /// Keeps a rate limiter off for a client in this process.

@@ -33,6 +33,7 @@ use crate::service::limits::Limits;
 use crate::service::local::{self, Address};
 use crate::service::memory::{CallGate, Memory};
 use crate::service::rotation::Rotation;
+use crate::service::status::status;
 use crate::service::tables::Tables;
 use crate::service::writer_places::WriterPlaces;
 use reverb_rpc::server::{
@@ -254,7 +255,7 @@ impl Server {
 
     /// Status of the server. Works after a stop too.
     pub fn status(&self, request: StatusRequest) -> StatusResponse {
-        self.service.status(request, &Caller::default())
+        status(&self.service, request, &Caller::default())
     }
 
     /// Changes the settings of all tables of a request, or of none.

@@ -15,7 +15,7 @@ use reverb_base::ErrorKind;
 use reverb_engine::Table;
 use reverb_rpc::status::{Code, Status};
 use reverb_rpc::target::Loopback;
-use reverb_server::{Server, ServerOptions, local_transport};
+use reverb_server::{Server, ServerOptions, local_shard};
 use reverb_wire::calls;
 use reverb_wire::generated as proto;
 use reverb_wire::generated::reverb as own;
@@ -466,7 +466,7 @@ async fn tokens_are_rotated_while_streams_go_on() {
 async fn clients_of_the_same_process_need_no_token() {
     let callers = Callers::new(&[("learner", &[Right::Sample], &["a"])]);
     let server = serve(vec![table(config("a")), table(config("b"))], &callers.options());
-    let local = local_transport(Loopback::localhost(server.port())).unwrap();
+    let local = local_shard(Loopback::localhost(server.port())).unwrap();
     assert_eq!(local.server_info().await.unwrap().tables.len(), 2);
     local.call(reset("b")).await.unwrap();
     assert_eq!(local.call(StatusRequest::default()).await.unwrap().tables.len(), 2);

@@ -9,7 +9,7 @@ use crate::support::*;
 use reverb_base::ErrorKind;
 use reverb_rpc::status::Code;
 use reverb_rpc::target::Loopback;
-use reverb_server::{Server, ServerOptions, local_transport};
+use reverb_server::{Server, ServerOptions, local_shard};
 use reverb_wire::GrpcTransport;
 use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
 use tokio::runtime::Handle;
@@ -64,7 +64,7 @@ async fn stopping_wakes_everybody_and_keeps_what_was_confirmed() {
         let full = table(queue("full", 1));
         let server = start(vec![Arc::clone(&items), Arc::clone(&full)]);
         let transport: Arc<dyn Transport> = if is_local {
-            local_transport(Loopback::localhost(server.port())).unwrap()
+            local_shard(Loopback::localhost(server.port())).unwrap()
         } else {
             Arc::new(client(&server))
         };
@@ -99,7 +99,7 @@ async fn stopping_wakes_everybody_and_keeps_what_was_confirmed() {
         let error = soon(transport.server_info()).await.unwrap_err();
         assert!(error.is_transient(), "{error}");
         assert!(soon(transport.open_sample()).await.is_err());
-        assert!(local_transport(Loopback::localhost(server.port())).is_none());
+        assert!(local_shard(Loopback::localhost(server.port())).is_none());
         assert_eq!(items.info().num_inserts, 3);
         assert_eq!((full.info().num_inserts, full.info().current_size), (1, 1));
     }
@@ -255,8 +255,8 @@ async fn streams_may_be_cancelled_by_the_thousand() {
 async fn only_a_loopback_address_can_mean_a_server_of_this_process() {
     let server = start(vec![table(config("t"))]);
     let port = Loopback::of(&format!("localhost:{}", server.port())).unwrap();
-    assert!(local_transport(port).unwrap().is_local());
+    assert!(local_shard(port).unwrap().is_local());
     assert_eq!(Loopback::of("example.com:80"), None);
     drop(server);
-    assert!(local_transport(port).is_none());
+    assert!(local_shard(port).is_none());
 }

@@ -13,7 +13,7 @@ use reverb_data::TableConfig;
 use reverb_engine::Table;
 use reverb_rpc::target::Loopback;
 use reverb_server::{
-    CheckpointOptions, Config, HttpOptions, Limits, Opened, Server, ServerOptions, local_transport,
+    CheckpointOptions, Config, HttpOptions, Limits, Opened, Server, ServerOptions, local_shard,
 };
 use tokio::runtime::Handle;
 
@@ -36,7 +36,7 @@ async fn open(table: &Arc<Table>, config: Config, progress: &Arc<Progress>) -> R
 async fn save(root: &Path) {
     let opened = open(&table(config("a")), config_of(root), &Arc::default()).await.unwrap();
     let server = opened.start().unwrap();
-    let transport = local_transport(Loopback::localhost(server.port())).unwrap();
+    let transport = local_shard(Loopback::localhost(server.port())).unwrap();
     let mut insert = transport.open_insert().await.unwrap();
     let chunks = (1..=3).map(|key| chunk(key, &[1])).collect();
     insert.sink.send(batch("a", chunks)).await.unwrap();

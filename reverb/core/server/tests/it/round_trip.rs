@@ -8,7 +8,7 @@ use crate::support::*;
 use reverb_base::ErrorKind;
 use reverb_data::{RateLimiterConfig, SelectorConfig, TableConfig, TensorData};
 use reverb_rpc::target::Loopback;
-use reverb_server::{Server, local_transport};
+use reverb_server::{Server, local_shard};
 use reverb_wire::generated::CheckpointRequest;
 use reverb_wire::generated::reverb::CheckpointStatusRequest;
 use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
@@ -17,7 +17,7 @@ use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
 fn transports(server: &Server) -> [Arc<dyn Transport>; 2] {
     [
         Arc::new(client(server)),
-        local_transport(Loopback::localhost(server.port())).expect("it runs in this process"),
+        local_shard(Loopback::localhost(server.port())).expect("it runs in this process"),
     ]
 }
 

@@ -10,13 +10,13 @@ use reverb_data::{Chunk, ItemCondition, Sampled};
 use reverb_engine::Table;
 use reverb_rpc::status::Code;
 use reverb_rpc::target::Loopback;
-use reverb_server::{Server, local_transport};
+use reverb_server::{Server, local_shard};
 use reverb_wire::generated as proto;
 use reverb_wire::transport::{InsertBatch, ScanOptions, ScanStream, Transport};
 
 /// Both transports to a server.
 fn transports(server: &Server) -> [Arc<dyn Transport>; 2] {
-    [Arc::new(client(server)), local_transport(Loopback::localhost(server.port())).unwrap()]
+    [Arc::new(client(server)), local_shard(Loopback::localhost(server.port())).unwrap()]
 }
 
 async fn insert(server: &Server, batch: InsertBatch) {
@@ -134,7 +134,7 @@ async fn a_slow_reader_holds_little_and_a_reader_that_leaves_nothing() {
     let chunks: Vec<Chunk> = (0..100).map(|key| large_chunk(key, 400_000)).collect();
     let items = chunks.iter().map(|it| item(it.key(), "t", 1.0, std::slice::from_ref(it)));
     let sent = InsertBatch { items: items.collect(), chunks: chunks.clone(), ..Default::default() };
-    let local = local_transport(Loopback::localhost(server.port())).unwrap();
+    let local = local_shard(Loopback::localhost(server.port())).unwrap();
     let mut stored = local.open_insert().await.unwrap();
     stored.sink.send(sent).await.unwrap();
     confirmed(&mut stored.confirmations, 100).await;

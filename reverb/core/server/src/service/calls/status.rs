@@ -51,7 +51,7 @@ impl Answer for StatusRequest {
         service: &Arc<Service>,
         context: &CallContext<'_>,
     ) -> Result<StatusResponse> {
-        Ok(service.status(self, context.caller))
+        Ok(status::status(service, self, context.caller))
     }
 }
 
