@@ -563,6 +563,8 @@ class Sampler(Iterator[Any]):
 class QueuedWriter:
     """A writer of any class: its items wait for their confirmation."""
 
+    def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
+    def close(self) -> None: ...
     def report_unconfirmed(self, how: str) -> None:
         """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
@@ -584,12 +586,14 @@ class Writer(QueuedWriter):
     def create_item(
         self, table: str, num_timesteps: int, priority: float, removal_priority: float | None
     ) -> None: ...
-    def flush(self) -> None: ...
+    def flush(self) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
     def confirm(self, timeout_ms: int) -> None:
         """Sends waiting items, and waits for all confirmations."""
     def abandon(self) -> None:
         """Closes at once, without a wait."""
-    def close(self, retry_on_unavailable: bool) -> None: ...
+    def close(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, retry_on_unavailable: bool
+    ) -> None: ...
 
 @final
 class CellRef:
@@ -687,13 +691,11 @@ class TrajectoryWriter(QueuedWriter):
         removal_priority: float | None,
     ) -> None:
         """Queues an item of `TrajectoryColumn` objects and constants."""
-    def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def end_episode(self, clear_buffers: bool, timeout_ms: int | None) -> None: ...
     def configure(
         self, path: _Path, num_keep_alive_refs: int, max_chunk_length: int | None
     ) -> None:
         """Sets the options of one column, which need not exist yet."""
-    def close(self) -> None: ...
 
 @final
 class BatchedTrajectoryColumn:
@@ -773,7 +775,6 @@ class BatchedTrajectoryWriter(QueuedWriter):
         `[B]`, and the mask; without a mask, all environments with enough steps. With `keep`, they
         may be sent later, with others or by a flush. Returns the number of items.
         """
-    def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def is_confirmed_within(self, block_until_num_items: int, timeout_ms: int) -> bool:
         """Like `flush`, but returns false after the timeout."""
     def end_episode(self, where: NDArray[np.bool_] | None, clear_buffers: bool) -> None:
@@ -781,7 +782,6 @@ class BatchedTrajectoryWriter(QueuedWriter):
     def configure(
         self, path: _Path, num_keep_alive_refs: int, max_chunk_length: int | None
     ) -> None: ...
-    def close(self) -> None: ...
 
 @final
 class SequenceWriter(QueuedWriter):
@@ -818,11 +818,9 @@ class SequenceWriter(QueuedWriter):
         """Makes `append` recognise nests like `data`, which was appended before."""
     def columns(self) -> list[tuple[str, int, list[int]]]:
         """Label, dtype number and shape of a row of each column; empty before the first step."""
-    def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def end_episode(self, where: bool | NDArray[np.bool_]) -> None: ...
     def tensorflow_handle(self) -> int:
         """Returns the number that identifies the writer in TensorFlow ops."""
-    def close(self) -> None: ...
 
 @final
 class StructuredWriter(QueuedWriter):
@@ -836,7 +834,6 @@ class StructuredWriter(QueuedWriter):
         Called once, before the first `append`.
         """
     def append(self, leaves: Sequence[Any], partial_step: bool) -> None: ...
-    def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def end_episode(self, clear_buffers: bool, timeout_ms: int | None) -> None: ...
 
 # --- Logs -----------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{Element, PyArray1, PyReadonlyArray1};
 use parking_lot::Mutex;
+use pyo3::PyClass;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use reverb_base::Error;
@@ -27,7 +28,7 @@ use crate::nest::Known;
 use crate::process::Local;
 use crate::queued_writer::QueuedWriter;
 use crate::trajectory_writer::label;
-use crate::wait::{throttle, timeout_ms as timeout, wait};
+use crate::wait::{throttle, wait};
 
 /// Columns and constants, priorities, removal priorities, and a mask.
 type BatchedItems<'py> = (
@@ -36,9 +37,6 @@ type BatchedItems<'py> = (
     Option<PyReadonlyArray1<'py, f64>>,
     Option<PyReadonlyArray1<'py, bool>>,
 );
-
-/// Name of the class, for errors.
-const NAME: &str = "BatchedTrajectoryWriter";
 
 /// `B` histories stepped by one call.
 #[pyclass(frozen, extends = QueuedWriter, module = "reverb.core._native")]
@@ -53,11 +51,11 @@ impl BatchedTrajectoryWriter {
         let queue = Arc::clone(core.queue());
         let core = Arc::new(Local::new(core));
         let writer = Self { core, numbers: Mutex::default(), steps: Known::new() };
-        QueuedWriter::create(py, queue, NAME, writer)
+        QueuedWriter::create(py, queue, writer)
     }
 
     fn check(&self) -> PyResult<()> {
-        self.core.origin().check(NAME).or_raise()
+        self.core.origin().check(Self::NAME).or_raise()
     }
 
     /// The number of a column, which is added if it is new.
@@ -90,21 +88,21 @@ impl BatchedTrajectoryWriter {
         self.core.append(&values, partial_step, mask.as_deref()).or_raise()
     }
 
-    fn per_environment(
+    fn per_environment<T: Element + Copy>(
         &self,
         argument: &str,
-        numbers: &PyReadonlyArray1<'_, f64>,
-    ) -> PyResult<Vec<f64>> {
-        let numbers = numbers.as_array().to_vec();
+        values: &PyReadonlyArray1<'_, T>,
+    ) -> PyResult<Vec<T>> {
+        let values = values.as_array().to_vec();
         let batch_size = self.core.batch_size();
-        if numbers.len() != batch_size {
+        if values.len() != batch_size {
             return Err(Error::invalid_argument(format!(
                 "{argument} must have shape [{batch_size}], one entry per environment, got [{}]",
-                numbers.len()
+                values.len()
             )))
             .or_raise();
         }
-        Ok(numbers)
+        Ok(values)
     }
 
     /// Reads a constant: one value for all environments, or an array with a row for each.
@@ -130,17 +128,7 @@ impl BatchedTrajectoryWriter {
     }
 
     fn check_mask(&self, mask: Option<PyReadonlyArray1<'_, bool>>) -> PyResult<Option<Vec<bool>>> {
-        let Some(mask) = mask else { return Ok(None) };
-        let mask = mask.as_array().to_vec();
-        let batch_size = self.core.batch_size();
-        if mask.len() != batch_size {
-            return Err(Error::invalid_argument(format!(
-                "where must have shape [{batch_size}], one entry per environment, got [{}]",
-                mask.len()
-            )))
-            .or_raise();
-        }
-        Ok(Some(mask))
+        mask.map(|mask| self.per_environment("where", &mask)).transpose()
     }
 }
 
@@ -274,17 +262,6 @@ impl BatchedTrajectoryWriter {
         Ok(created)
     }
 
-    #[pyo3(signature = (block_until_num_items, timeout_ms))]
-    fn flush(
-        &self,
-        py: Python<'_>,
-        block_until_num_items: usize,
-        timeout_ms: Option<i64>,
-    ) -> PyResult<()> {
-        self.check()?;
-        wait(py, self.core.queue().flush(block_until_num_items, timeout(timeout_ms)))
-    }
-
     /// Like `flush`, but returns false after the timeout.
     #[pyo3(signature = (block_until_num_items, timeout_ms))]
     fn is_confirmed_within(
@@ -320,11 +297,5 @@ impl BatchedTrajectoryWriter {
     ) -> PyResult<()> {
         let options = reverb_client::ColumnOptions { num_keep_alive_refs, max_chunk_length };
         self.core.configure(self.number(label(path)?), options).or_raise()
-    }
-
-    fn close(&self) {
-        if self.core.origin().is_here() {
-            self.core.queue().close();
-        }
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use pyo3::PyClass;
 use pyo3::prelude::*;
 use reverb_base::Error;
 use reverb_client::LegacyWriter;
@@ -17,9 +18,6 @@ use crate::process::Local;
 use crate::queued_writer::QueuedWriter;
 use crate::wait::{throttle, wait};
 
-/// Name of the class, for errors.
-const NAME: &str = "Writer";
-
 /// Writes whole steps; items cover the last steps of all columns.
 #[pyclass(frozen, extends = QueuedWriter, module = "reverb.core._native")]
 pub(crate) struct Writer {
@@ -29,11 +27,11 @@ pub(crate) struct Writer {
 impl Writer {
     pub(crate) fn wrap(py: Python<'_>, core: LegacyWriter) -> PyResult<Py<Self>> {
         let queue = Arc::clone(core.queue());
-        QueuedWriter::create(py, queue, NAME, Self { core: Local::new(core) })
+        QueuedWriter::create(py, queue, Self { core: Local::new(core) })
     }
 
     fn check(&self) -> PyResult<()> {
-        self.core.origin().check(NAME).or_raise()
+        self.core.origin().check(Self::NAME).or_raise()
     }
 }
 

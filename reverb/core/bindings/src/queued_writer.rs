@@ -8,7 +8,9 @@ use pyo3::prelude::*;
 use reverb_base::Result;
 use reverb_client::SendQueue;
 
+use crate::error::OrRaise;
 use crate::process::Local;
+use crate::wait::{timeout_ms as timeout, wait};
 
 /// A writer of any class.
 #[pyclass(frozen, subclass, module = "reverb.core._native")]
@@ -20,17 +22,12 @@ pub(crate) struct QueuedWriter {
 
 impl QueuedWriter {
     /// The object of a writer with this queue; `writer` has what its class adds.
-    pub(crate) fn create<W>(
-        py: Python<'_>,
-        queue: Arc<SendQueue>,
-        name: &'static str,
-        writer: W,
-    ) -> PyResult<Py<W>>
+    pub(crate) fn create<W>(py: Python<'_>, queue: Arc<SendQueue>, writer: W) -> PyResult<Py<W>>
     where
         W: PyClass<BaseType = Self>,
         PyClassInitializer<W>: From<(W, Self)>,
     {
-        Py::new(py, (writer, Self { queue: Local::new(queue), name }))
+        Py::new(py, (writer, Self { queue: Local::new(queue), name: W::NAME }))
     }
 
     /// The queue, for a call that outlives this one.
@@ -42,6 +39,25 @@ impl QueuedWriter {
 
 #[pymethods]
 impl QueuedWriter {
+    /// Waits until at most this many items are not confirmed. The legacy writer has its own.
+    #[pyo3(signature = (block_until_num_items, timeout_ms))]
+    fn flush(
+        &self,
+        py: Python<'_>,
+        block_until_num_items: usize,
+        timeout_ms: Option<i64>,
+    ) -> PyResult<()> {
+        let queue = self.queue().or_raise()?;
+        wait(py, queue.flush(block_until_num_items, timeout(timeout_ms)))
+    }
+
+    /// Closes at once. The legacy writer has its own.
+    fn close(&self) {
+        if self.queue.origin().is_here() {
+            self.queue.close();
+        }
+    }
+
     /// Logs how many items are not confirmed, if any. `how` says how the program left the writer.
     fn report_unconfirmed(&self, how: &str) {
         if self.queue.origin().is_here() {

@@ -5,6 +5,7 @@
 use std::sync::{Arc, OnceLock};
 
 use numpy::{Element, PyArray1, PyReadonlyArray1};
+use pyo3::PyClass;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat};
@@ -18,7 +19,7 @@ use crate::flat_nest::structure_of;
 use crate::nest::Known;
 use crate::process::Local;
 use crate::queued_writer::QueuedWriter;
-use crate::wait::{throttle, timeout_ms as timeout, wait};
+use crate::wait::throttle;
 
 /// Items that a writer creates: the attributes of Python's `SequenceOptions`.
 #[derive(FromPyObject)]
@@ -44,9 +45,6 @@ impl From<SequenceArguments> for SequenceOptions {
         Self { tables: arguments.tables, item_steps, batch_size: arguments.batch_size }
     }
 }
-
-/// Name of the class, for errors.
-const NAME: &str = "SequenceWriter";
 
 /// Writes every window of steps. Dropping it closes it and abandons items that were not flushed.
 #[pyclass(frozen, extends = QueuedWriter, module = "reverb.core._native")]
@@ -91,11 +89,11 @@ impl SequenceWriter {
         let queue = Arc::clone(core.queue());
         let core = Local::new(Arc::new(core));
         let writer = Self { core, steps: Known::new(), handle: OnceLock::new() };
-        QueuedWriter::create(py, queue, NAME, writer)
+        QueuedWriter::create(py, queue, writer)
     }
 
     fn check(&self) -> PyResult<()> {
-        self.core.origin().check(NAME).or_raise()
+        self.core.origin().check(Self::NAME).or_raise()
     }
 
     fn store(
@@ -212,17 +210,6 @@ impl SequenceWriter {
             .collect()
     }
 
-    #[pyo3(signature = (block_until_num_items, timeout_ms))]
-    fn flush(
-        &self,
-        py: Python<'_>,
-        block_until_num_items: usize,
-        timeout_ms: Option<i64>,
-    ) -> PyResult<()> {
-        self.check()?;
-        wait(py, self.core.queue().flush(block_until_num_items, timeout(timeout_ms)))
-    }
-
     #[pyo3(signature = (r#where))]
     fn end_episode(&self, r#where: &Bound<'_, PyAny>) -> PyResult<()> {
         self.check()?;
@@ -233,12 +220,6 @@ impl SequenceWriter {
     fn tensorflow_handle(&self) -> PyResult<i64> {
         self.check()?;
         Ok(*self.handle.get_or_init(|| reverb_tf::register_writer(&self.core)))
-    }
-
-    fn close(&self) {
-        if self.core.origin().is_here() {
-            self.core.queue().close();
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use pyo3::PyClass;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use reverb_client::StructuredWriter as Core;
@@ -15,9 +16,6 @@ use crate::queued_writer::QueuedWriter;
 use crate::trajectory_writer::label;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
-/// Name of the class, for errors.
-const NAME: &str = "StructuredWriter";
-
 /// Writes steps and creates items by patterns. Dropping it waits for its items, for a bounded time.
 #[pyclass(frozen, extends = QueuedWriter, module = "reverb.core._native")]
 pub(crate) struct StructuredWriter {
@@ -27,7 +25,7 @@ pub(crate) struct StructuredWriter {
 impl StructuredWriter {
     pub(crate) fn wrap(py: Python<'_>, core: Core) -> PyResult<Py<Self>> {
         let queue = Arc::clone(core.queue());
-        QueuedWriter::create(py, queue, NAME, Self { core: Local::new(core) })
+        QueuedWriter::create(py, queue, Self { core: Local::new(core) })
     }
 
     /// Returns true if dropping it may wait: not in a forked child, at the interpreter's exit, or
@@ -39,7 +37,7 @@ impl StructuredWriter {
     }
 
     fn check(&self) -> PyResult<()> {
-        self.core.origin().check(NAME).or_raise()
+        self.core.origin().check(Self::NAME).or_raise()
     }
 }
 
@@ -82,17 +80,6 @@ impl StructuredWriter {
         let cells = parsed.iter_mut().map(Leaf::value).collect();
         self.core.append(cells, partial_step).or_raise()?;
         throttle(py, self.core.queue())
-    }
-
-    #[pyo3(signature = (block_until_num_items, timeout_ms))]
-    fn flush(
-        &self,
-        py: Python<'_>,
-        block_until_num_items: usize,
-        timeout_ms: Option<i64>,
-    ) -> PyResult<()> {
-        self.check()?;
-        wait(py, self.core.queue().flush(block_until_num_items, timeout(timeout_ms)))
     }
 
     #[pyo3(signature = (clear_buffers, timeout_ms))]

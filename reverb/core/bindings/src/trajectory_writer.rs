@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pyo3::PyClass;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use reverb_base::Error;
@@ -23,9 +24,6 @@ use crate::nest::{Known, Leaves, Structure};
 use crate::process::Local;
 use crate::queued_writer::QueuedWriter;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
-
-/// Name of the class, for errors.
-const NAME: &str = "TrajectoryWriter";
 
 /// Writes steps and items over them. Dropping it closes it and abandons items that were not
 /// flushed.
@@ -57,7 +55,7 @@ impl TrajectoryWriter {
             steps: Known::new(),
             trajectories: Known::new(),
         };
-        QueuedWriter::create(py, queue, NAME, writer)
+        QueuedWriter::create(py, queue, writer)
     }
 
     /// The writer, for a call that outlives this one.
@@ -67,7 +65,7 @@ impl TrajectoryWriter {
     }
 
     fn check(&self) -> PyResult<()> {
-        self.core.origin().check(NAME).or_raise()
+        self.core.origin().check(Self::NAME).or_raise()
     }
 
     fn label(&self, column: usize) -> String {
@@ -288,17 +286,6 @@ impl TrajectoryWriter {
         self.create(columns.py(), table, priority, &leaves?, &names.get().0)
     }
 
-    #[pyo3(signature = (block_until_num_items, timeout_ms))]
-    fn flush(
-        &self,
-        py: Python<'_>,
-        block_until_num_items: usize,
-        timeout_ms: Option<i64>,
-    ) -> PyResult<()> {
-        self.check()?;
-        wait(py, self.core.queue().flush(block_until_num_items, timeout(timeout_ms)))
-    }
-
     #[pyo3(signature = (clear_buffers, timeout_ms))]
     fn end_episode(
         &self,
@@ -328,11 +315,5 @@ impl TrajectoryWriter {
             Ok(())
         });
         configured.or_raise()
-    }
-
-    fn close(&self) {
-        if self.core.origin().is_here() {
-            self.core.queue().close();
-        }
     }
 }
