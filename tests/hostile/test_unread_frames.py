@@ -122,7 +122,7 @@ def test_what_connections_leave_unread_is_counted_and_bounded(server):
         for _ in range(300):
             connection.send_bytes(number, b"\1" * 16_384)
         connection.end_of(number)
-    assert server.client.status().memory.streams == 0
+    wait_until(lambda: server.client.status().memory.streams == 0)
 
 
 def test_the_call_that_leaves_too_much_unread_is_told_why(server):

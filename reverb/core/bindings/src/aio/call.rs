@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
+use reverb_base::tasks::run_inline;
 use reverb_base::{Error, Result};
 use reverb_data::Sampled;
 use tokio::task::AbortHandle;
@@ -160,12 +161,13 @@ pub(super) fn poll_now(py: Python<'_>, running: &mut Running) -> Poll<Answer> {
         let _entered = runtime().enter();
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
-        let mut polled = running.as_mut().poll(&mut Context::from_waker(&waker));
+        let mut poll = || run_inline(|| running.as_mut().poll(&mut Context::from_waker(&waker)));
+        let mut polled = poll();
         for _ in 1..MAX_POLLS {
             if polled.is_ready() || !woken.0.swap(false, Ordering::AcqRel) {
                 break;
             }
-            polled = running.as_mut().poll(&mut Context::from_waker(&waker));
+            polled = poll();
         }
         waiting.park_if_finalizing();
         polled
