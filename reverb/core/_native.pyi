@@ -586,12 +586,12 @@ class Writer(QueuedWriter):
     def create_item(
         self, table: str, num_timesteps: int, priority: float, removal_priority: float | None
     ) -> None: ...
-    def flush(self) -> None: ...  # pyright: ignore[reportIncompatibleMethodOverride]
+    def flush(self) -> None: ...  # type: ignore[override]
     def confirm(self, timeout_ms: int) -> None:
         """Sends waiting items, and waits for all confirmations."""
     def abandon(self) -> None:
         """Closes at once, without a wait."""
-    def close(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def close(  # type: ignore[override]
         self, retry_on_unavailable: bool
     ) -> None: ...
 

@@ -76,7 +76,7 @@ pub fn poll_for<T>(
 #[derive(Default)]
 struct Waits {
     noted: Vec<Noted>,
-    /// Connections with something to read.
+    /// Connections that are to be polled: those with something to read.
     readable: Vec<Arc<Driver>>,
 }
 
@@ -88,13 +88,20 @@ impl Waits {
             self.noted.iter().for_each(|noted| noted.driver.leave_to_runtime());
             return std::thread::park_timeout(limit);
         };
+        let readable = &mut self.readable;
         let driven = self.noted.iter_mut().filter_map(|noted| {
-            let socket = noted.wait(caller)?;
+            let (socket, has_left_runtime) = noted.wait(caller)?;
+            if has_left_runtime {
+                readable.push(Arc::clone(&noted.driver));
+            }
             Some((Arc::clone(&noted.driver), socket))
         });
         let driven: SmallVec<[(Arc<Driver>, Arc<Socket>); 3]> = driven.collect();
         if driven.is_empty() {
             return std::thread::park_timeout(limit);
+        }
+        if !self.readable.is_empty() {
+            return;
         }
         let sockets = driven.iter().map(|(_, socket)| &**socket);
         parker.wait_for(interrupt, sockets, limit, |at| {

@@ -50,8 +50,9 @@ pub(super) fn noting<T>(noted: &mut Vec<Noted>, poll: impl FnOnce() -> T) -> T {
 }
 
 impl Noted {
-    /// The socket, if this thread is to wait for it; else it is woken.
-    pub(super) fn wait(&mut self, caller: &Waker) -> Option<Arc<Socket>> {
+    /// The socket, if this thread is to wait for it; else it is woken. With a socket that has left
+    /// the runtime, the connection is to be polled first.
+    pub(super) fn wait(&mut self, caller: &Waker) -> Option<(Arc<Socket>, bool)> {
         self.drives = self.driver.change(|state| {
             let waits = state.who.wait(self.num_waits, self.drives);
             if waits == Waits::Drives {
@@ -66,7 +67,7 @@ impl Noted {
             // The connection has ended.
             self.stop();
         }
-        socket
+        Some((socket?, self.driver.has_left_runtime.swap(false, Ordering::AcqRel)))
     }
 
     /// This thread does not wait any more, although answers may be left.
@@ -92,6 +93,8 @@ pub struct Driver {
     state: Mutex<State>,
     /// True unless the runtime drives: so that most calls need not lock `state`.
     is_detached: AtomicBool,
+    /// True if what the connection waited for at the runtime, such as room to write, was lost.
+    has_left_runtime: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -112,6 +115,7 @@ impl Driver {
             runtime: Handle::current(),
             state: Mutex::default(),
             is_detached: AtomicBool::new(false),
+            has_left_runtime: AtomicBool::new(false),
         })
     }
 
@@ -163,6 +167,7 @@ impl Driver {
     fn move_socket(self: &Arc<Self>, mut state: MutexGuard<'_, State>, detaches: bool) {
         if detaches {
             self.socket.detach();
+            self.has_left_runtime.store(true, Ordering::Release);
             if !std::mem::replace(&mut state.is_watched, true) {
                 self.runtime.spawn(Arc::clone(self).look_for_callers());
             }

@@ -14,6 +14,10 @@
 /// Number of waits in a row, without another one at the same time, before a caller drives.
 pub(super) const SOLO_CALLS: u32 = 8;
 
+/// Number of solo calls that one wait of others outweighs: moving the socket there and back costs
+/// more than it saves.
+const OTHERS_COUNT: u32 = 4;
+
 /// Who polls the connection when there is something to read.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DrivenBy {
@@ -57,7 +61,7 @@ impl WhoDrives {
     pub(super) fn begin_wait(&mut self, is_callers: bool) {
         self.num_waits += 1;
         if !is_callers {
-            self.num_solo = self.num_solo.saturating_sub(1);
+            self.num_solo = self.num_solo.saturating_sub(OTHERS_COUNT);
             self.serve_waits();
         }
     }

@@ -4,6 +4,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use reverb_base::{ErrorKind, Result};
@@ -230,6 +231,21 @@ fn what_one_call_leaves_to_the_next_is_read() {
         pair.drive();
         assert_eq!(pair.wait(inserts.confirmations.recv()).unwrap().unwrap(), [key]);
     }
+}
+
+#[test]
+fn a_write_that_waits_for_the_runtime_is_made_by_a_caller_that_drives() {
+    let pair = Pair::new();
+    pair.drive();
+    let blocked = pair.without_runtime();
+    {
+        // Gives the socket back to the runtime, which does not find out that it has room.
+        let _runtime = pair.client_runtime.enter();
+        let mut call = pin!(pair.transport.call(StatusRequest::default()));
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    pair.call().unwrap();
+    drop(blocked);
 }
 
 #[test]
