@@ -5,22 +5,22 @@
 
 use std::cell::RefCell;
 use std::future::poll_fn;
+#[cfg(unix)]
+use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::pin::Pin;
 use std::sync::Arc;
+#[cfg(unix)]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-#[cfg(unix)]
-use std::io::{PipeReader, PipeWriter, Read, Write};
-#[cfg(unix)]
-use std::sync::OnceLock;
-
 use reverb_base::process::generation;
 use reverb_base::tasks::run_inline;
 #[cfg(unix)]
 use rustix::event::{PollFd, PollFlags, Timespec};
+#[cfg(unix)]
 use smallvec::SmallVec;
 #[cfg(unix)]
 use socket2::Socket;
@@ -47,10 +47,10 @@ pub fn poll_for<T>(
     parker.notify();
     loop {
         let polled = poll_fn(|_| {
-            let readable = std::mem::take(&mut waits.readable);
+            let to_poll = std::mem::take(&mut waits.to_poll);
             Poll::Ready(noting(&mut waits.noted, || {
-                if !readable.is_empty() {
-                    run_inline(|| readable.iter().for_each(|driver| driver.wake()));
+                if !to_poll.is_empty() {
+                    run_inline(|| to_poll.iter().for_each(|driver| driver.wake()));
                 }
                 if !parker.take_notification() {
                     return Poll::Pending;
@@ -76,8 +76,9 @@ pub fn poll_for<T>(
 #[derive(Default)]
 struct Waits {
     noted: Vec<Noted>,
-    /// Connections that are to be polled: those with something to read.
-    readable: Vec<Arc<Driver>>,
+    /// Connections that are to be polled: there is something to read, or the socket has left the
+    /// runtime.
+    to_poll: Vec<Arc<Driver>>,
 }
 
 impl Waits {
@@ -88,11 +89,11 @@ impl Waits {
             self.noted.iter().for_each(|noted| noted.driver.leave_to_runtime());
             return std::thread::park_timeout(limit);
         };
-        let readable = &mut self.readable;
+        let to_poll = &mut self.to_poll;
         let driven = self.noted.iter_mut().filter_map(|noted| {
             let (socket, has_left_runtime) = noted.wait(caller)?;
             if has_left_runtime {
-                readable.push(Arc::clone(&noted.driver));
+                to_poll.push(Arc::clone(&noted.driver));
             }
             Some((Arc::clone(&noted.driver), socket))
         });
@@ -100,12 +101,12 @@ impl Waits {
         if driven.is_empty() {
             return std::thread::park_timeout(limit);
         }
-        if !self.readable.is_empty() {
+        if !self.to_poll.is_empty() {
             return;
         }
         let sockets = driven.iter().map(|(_, socket)| &**socket);
         parker.wait_for(interrupt, sockets, limit, |at| {
-            self.readable.push(Arc::clone(&driven[at].0));
+            self.to_poll.push(Arc::clone(&driven[at].0));
         });
     }
 

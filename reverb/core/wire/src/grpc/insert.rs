@@ -79,28 +79,35 @@ async fn read_confirmations(
 /// The wait for the confirmations of items that were sent. The task that reads them waits for
 /// nothing, because the stream stays open while it is idle.
 #[derive(Default)]
-struct InFlight(Mutex<(usize, Option<Waiting>)>);
+struct InFlight(Mutex<Unconfirmed>);
+
+#[derive(Default)]
+struct Unconfirmed {
+    num_items: usize,
+    /// Present while there are any.
+    wait: Option<Waiting>,
+}
 
 impl InFlight {
     fn begin(&self, items: usize, driver: &Arc<Driver>) {
         let mut state = self.0.lock();
-        state.0 += items;
-        state.1.get_or_insert_with(|| driver.wait_for_caller());
+        state.num_items += items;
+        state.wait.get_or_insert_with(|| driver.wait_for_caller());
     }
 
     /// Moves the wait to this thread.
     fn wait_here(&self, driver: &Arc<Driver>) {
         let mut state = self.0.lock();
-        if state.1.take().is_some() {
-            state.1 = Some(driver.wait_for_caller());
+        if state.wait.take().is_some() {
+            state.wait = Some(driver.wait_for_caller());
         }
     }
 
     fn confirm(&self, items: usize) {
         let mut state = self.0.lock();
-        state.0 = state.0.saturating_sub(items);
-        if state.0 == 0 {
-            state.1 = None;
+        state.num_items = state.num_items.saturating_sub(items);
+        if state.num_items == 0 {
+            state.wait = None;
         }
     }
 
