@@ -9,6 +9,7 @@ mod call;
 mod connection;
 mod files;
 mod first_bytes;
+mod gathering_socket;
 mod graceful_close;
 mod handshakes;
 mod listener;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A connection to a server: its handshakes, and its calls.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,9 +23,10 @@ use super::by_age::{ByAge, Entry};
 use super::call::{self, Handler};
 use super::files::{Files, OpenFile, max_files};
 use super::first_bytes::{self, PeerProtocol};
+use super::gathering_socket::GatheringSocket;
 use super::graceful_close;
 use super::handshakes::{Handshake, Handshakes};
-use super::listener::PortOptions;
+use super::listener::{ConnectionLimits, PortOptions};
 use super::outgoing::{Outbox, OutgoingOfConnection};
 use super::peer::{Encryption, Peer};
 use super::preface::{self, WithPreface};
@@ -125,6 +127,7 @@ impl<H> Shared<H> {
 
 struct Open {
     connection: Connection,
+    socket: ConnectionSocket,
     reading_pause: ReadingPause,
     liveness: Arc<Liveness>,
     peer: Arc<Peer>,
@@ -136,8 +139,9 @@ struct Open {
 
 type Accept = Result<(Request<RecvStream>, SendResponse<Message>), h2::Error>;
 
-type Connection =
-    h2::server::Connection<WatchedSocket<SharingSocket<WithPreface<Socket>>>, Message>;
+type ConnectionSocket = GatheringSocket<WatchedSocket<SharingSocket<WithPreface<Socket>>>>;
+
+type Connection = h2::server::Connection<ConnectionSocket, Message>;
 
 /// Serves a connection until it ends. Its file is closed before it stops to count.
 pub(super) async fn serve<H: Handler>(
@@ -223,8 +227,40 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
     let liveness = Arc::new(Liveness::counted(&shared.options.traffic));
     let limits = shared.options.limits;
     let socket = WithPreface::new(socket, preface_bytes, is_unix);
-    // Peers without an admission cannot have more unread bytes than that here.
     let is_unadmitted = shared.options.wants_tokens || lacks_tls;
+    let reading_pause = ReadingPause::default();
+    let socket = SharingSocket::new(socket, reading_pause.clone());
+    let socket = GatheringSocket::new(WatchedSocket::new(socket, Arc::clone(&liveness)));
+    let handshake = begin_http2(&socket, limits, is_unadmitted);
+    let connection = newcomer.or_displaced(handshake).await?;
+    match connection {
+        Ok(connection) => {
+            let peer = Arc::new(Peer::new(address, encryption));
+            Some(Open {
+                connection,
+                socket,
+                reading_pause,
+                liveness,
+                peer,
+                lacks_tls,
+                newcomer,
+                _room: room,
+            })
+        }
+        Err(error) => {
+            tracing::debug!(peer = %address, %error, "the connection ended");
+            None
+        }
+    }
+}
+
+/// Does the handshake of HTTP/2. A peer is unadmitted if its first call has to show who it is.
+async fn begin_http2(
+    socket: &ConnectionSocket,
+    limits: ConnectionLimits,
+    is_unadmitted: bool,
+) -> Result<Connection, h2::Error> {
+    // Peers without an admission cannot have more unread bytes than that here.
     let (window, frame) = if is_unadmitted {
         (unadmitted_calls::WINDOW_BYTES, unadmitted_calls::FRAME_BYTES)
     } else {
@@ -241,28 +277,13 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
         .max_concurrent_streams(limits.streams_per_connection)
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESET_STREAMS);
-    let reading_pause = ReadingPause::default();
-    let socket = SharingSocket::new(socket, reading_pause.clone());
-    let socket = WatchedSocket::new(socket, Arc::clone(&liveness));
-    let connection = newcomer.or_displaced(builder.handshake::<_, Message>(socket)).await?;
-    match connection {
-        Ok(connection) => {
-            let peer = Arc::new(Peer::new(address, encryption));
-            Some(Open {
-                connection,
-                reading_pause,
-                liveness,
-                peer,
-                lacks_tls,
-                newcomer,
-                _room: room,
-            })
-        }
-        Err(error) => {
-            tracing::debug!(peer = %address, %error, "the connection ended");
-            None
-        }
-    }
+    let mut handshake = pin!(builder.handshake::<_, Message>(socket.clone()));
+    poll_fn(|context| {
+        let connection = handshake.as_mut().poll(context);
+        socket.write_gathered(context);
+        connection
+    })
+    .await
 }
 
 /// Closes a connection whose peer has sent no preface.
@@ -292,7 +313,8 @@ async fn serve_streams<H: Handler>(
     opened: Open,
     shared: &Arc<Shared<H>>,
 ) -> std::result::Result<(), h2::Error> {
-    let Open { mut connection, reading_pause, liveness, peer, lacks_tls, newcomer, _room } = opened;
+    let Open { mut connection, socket, reading_pause, liveness, peer, lacks_tls, newcomer, _room } =
+        opened;
     let PortOptions { keepalive, tls, outgoing, .. } = &shared.options;
     let outgoing = OutgoingOfConnection::new(outgoing);
     let unread = UnreadBytes::default();
@@ -308,7 +330,7 @@ async fn serve_streams<H: Handler>(
     let mut deadline = None;
     loop {
         let accepted = tokio::select! {
-            accepted = accept(&mut connection, &reading_pause, &mut begun) => accepted,
+            accepted = accept(&mut connection, &socket, &reading_pause, &mut begun) => accepted,
             () = shared.stop.stopped(), if deadline.is_none() => {
                 connection.graceful_shutdown();
                 deadline = Some(Instant::now() + GRACE);
@@ -395,14 +417,16 @@ async fn serve_streams<H: Handler>(
 /// counts calls that came without a wait.
 async fn accept(
     connection: &mut Connection,
+    socket: &ConnectionSocket,
     pause: &ReadingPause,
     begun: &mut u32,
 ) -> Option<Accept> {
-    std::future::poll_fn(|context| {
+    poll_fn(|context| {
         let mut accepted = connection.poll_accept(context);
         if accepted.is_pending() && pause.end() {
             accepted = connection.poll_accept(context);
         }
+        socket.write_gathered(context);
         if accepted.is_pending() {
             *begun = 0;
         }
@@ -465,7 +489,7 @@ fn begin_call<H: Handler>(
 /// Sends GOAWAY and closes the connection.
 async fn leave(mut connection: Connection) -> std::result::Result<(), h2::Error> {
     connection.abrupt_shutdown(h2::Reason::NO_ERROR);
-    let closed = std::future::poll_fn(|context| connection.poll_closed(context));
+    let closed = poll_fn(|context| connection.poll_closed(context));
     tokio::time::timeout(LAST_MESSAGE_TIMEOUT, closed).await.unwrap_or(Ok(()))
 }
 
