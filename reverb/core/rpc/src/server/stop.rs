@@ -47,10 +47,14 @@ impl Stop {
 
     /// Result of `work`, or `Unavailable` if the server shuts down first.
     pub async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        if self.is_stopped() {
+            return Err(self.error());
+        }
+        // Most work is done at once, and needs no wait for the signal.
         tokio::select! {
             biased;
-            () = self.stopped() => Err(self.error()),
             result = work => Ok(result),
+            () = self.stopped() => Err(self.error()),
         }
     }
 

@@ -2,10 +2,12 @@
 //! Open streams of a server, over the network and in its process, and the reasons of their waits.
 
 use std::ops::Deref;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 
@@ -207,9 +209,14 @@ impl Stream {
         }
     }
 
-    /// Runs a future, and counts its time as a wait. A large future should be pinned: moved into
-    /// this one, it would take its memory twice.
+    /// Runs a future, and counts its time as a wait, unless it is done at once. A large future
+    /// should be pinned: moved into this one, it would take its memory twice.
     pub(crate) async fn waiting<T>(&self, waits_for: WaitsFor, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        // Most work is done at once.
+        if let Some(done) = work.as_mut().now_or_never() {
+            return done;
+        }
         let _waiting = Waiting::begin(self, waits_for, Instant::now());
         work.await
     }
@@ -291,6 +298,7 @@ mod tests {
         first.count_items(3);
         second.use_table(&Arc::from("t"));
         let look = async {
+            tokio::task::yield_now().await;
             let shown: Vec<_> = streams
                 .all()
                 .iter()
@@ -308,9 +316,14 @@ mod tests {
         second.waiting(WaitsFor::Peer, look).await;
         second.waiting(WaitsFor::Table, async {}).await;
         assert_eq!(second.wait(), None);
-        second.waiting(WaitsFor::Table, async { second.use_table(&Arc::from("u")) }).await;
+        let use_table = async {
+            tokio::task::yield_now().await;
+            second.use_table(&Arc::from("u"));
+        };
+        second.waiting(WaitsFor::Table, use_table).await;
         assert_eq!(second.waiting_tables(), []);
         let waiting = async {
+            tokio::task::yield_now().await;
             second.use_table(&Arc::from("v"));
             assert_eq!(second.waiting_tables(), [Arc::from("u"), Arc::from("v")]);
             second.set_memory_wait(true);

@@ -3,7 +3,6 @@
 
 use std::pin::pin;
 
-use futures_util::FutureExt;
 use reverb_base::{Error, Result};
 use reverb_rpc::server::{Content, PASS_BYTES, Responder, Room};
 
@@ -17,12 +16,7 @@ pub(crate) async fn wait_for_room(
     responder: &mut Responder,
     room: impl Future<Output = Room>,
 ) -> Result<Room> {
-    let mut room = pin!(room);
-    // Nearly always there is room.
-    if let Some(room) = room.as_mut().now_or_never() {
-        return Ok(room);
-    }
-    let room = wait_for_answer_room(service, responder, room);
+    let room = pin!(wait_for_answer_room(service, responder, room));
     stream.waiting(WaitsFor::Peer, room).await
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sample stream: receives requests, and sends exactly the requested number of samples in order.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -54,7 +54,8 @@ pub(crate) async fn run(
     let mut encoder = SampleEncoder::new();
     responder.count_answered(0);
     responder.settle(true);
-    while let Some(message) = next_request(service, &mut requests).await? {
+    let mut interrupted = pin!(service.interrupted());
+    while let Some(message) = next_request(interrupted.as_mut(), &mut requests).await? {
         responder.settle(false);
         let request: SampleStreamRequest = decode(message)?;
         serve_request(service, caller, stream, &request, &mut encoder, responder).await?;
@@ -64,10 +65,13 @@ pub(crate) async fn run(
     Ok(())
 }
 
-async fn next_request(service: &Service, requests: &mut MessageReader) -> Result<Option<Bytes>> {
+async fn next_request(
+    interrupted: Pin<&mut impl Future<Output = Error>>,
+    requests: &mut MessageReader,
+) -> Result<Option<Bytes>> {
     tokio::select! {
         biased;
-        error = service.interrupted() => Err(error),
+        error = interrupted => Err(error),
         message = requests.next() => message,
     }
 }
