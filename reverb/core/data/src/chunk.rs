@@ -14,6 +14,7 @@ use crate::codec::{Compression, Encoding, TensorView, put_string_tensor, put_ten
 use crate::proto_bytes::{Field, Reader};
 use crate::templates::known_layout::{INDEX_MASK, KnownLayout};
 use crate::tensor::{Tensor, TensorData};
+use crate::tensor_head::TensorHead;
 use reverb_base::error::{Error, Result};
 
 /// The range of an episode's steps that a chunk covers.
@@ -306,15 +307,9 @@ impl Chunk {
 
     /// The tensor at `index`.
     pub fn tensor(&self, index: usize) -> Result<TensorView<'_>> {
-        let out_of_range = |num_tensors: usize| {
-            Error::invalid_argument(format!(
-                "Tensor index {index} is out of range: chunk {} holds {num_tensors} tensors.",
-                self.key()
-            ))
-        };
         if let Some(known) = self.known_layout() {
             let tensor = known.tensor(index, self.stored());
-            return tensor.ok_or_else(|| out_of_range(known.layout.tensors.len()));
+            return tensor.ok_or_else(|| self.out_of_range(index, known.layout.tensors.len()));
         }
         let mut reader = Reader::new(self.stored());
         let mut at = 0;
@@ -326,7 +321,39 @@ impl Chunk {
                 at += 1;
             }
         }
-        Err(out_of_range(at))
+        Err(self.out_of_range(index, at))
+    }
+
+    /// Dtype and shape of the tensor at `index`.
+    #[inline]
+    pub fn head(&self, index: usize) -> Result<TensorHead<'_>> {
+        match self.known_layout() {
+            Some(known) => known
+                .head(index)
+                .ok_or_else(|| self.out_of_range(index, known.layout.tensors.len())),
+            None => self.tensor(index).map(TensorView::into_head),
+        }
+    }
+
+    /// The head of the tensor at `index`, if it holds rows `[offset, offset + length)`.
+    pub(crate) fn head_with_rows(
+        &self,
+        index: usize,
+        offset: usize,
+        length: usize,
+    ) -> Result<TensorHead<'_>> {
+        let tensor = self.tensor(index)?;
+        tensor.check_rows(offset, length)?;
+        tensor.plausible_bytes(length)?;
+        Ok(tensor.into_head())
+    }
+
+    #[cold]
+    fn out_of_range(&self, index: usize, num_tensors: usize) -> Error {
+        Error::invalid_argument(format!(
+            "Tensor index {index} is out of range: chunk {} holds {num_tensors} tensors.",
+            self.key()
+        ))
     }
 
     /// Number of tensors; in a damaged payload, of those before the damage.

@@ -60,7 +60,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{ChunkBuilder, DType, Shape, Tensor, TensorData};
+    use crate::codec::TensorView;
+    use crate::{ChunkBuilder, DType, Shape, Tensor, TensorData, TensorHead};
 
     fn payload(shapes: &[Vec<usize>], delta: bool, seed: u8) -> Vec<u8> {
         let mut builder = ChunkBuilder::new(delta);
@@ -86,6 +87,13 @@ mod tests {
             let whole = tensor.rows(0, num_rows);
             reverb_base::Result::Ok((tensor.dtype, tensor.shape.clone(), row_bytes, rows, whole))
         };
+        let shown = |head: TensorHead<'_>| {
+            (head.dtype, head.num_rows(), head.row_shape().to_vec(), head.check_rows(1, 2))
+        };
+        for index in 0..=chunk.num_tensors() {
+            let of_tensor = chunk.tensor(index).map(TensorView::into_head).map(shown);
+            assert_eq!(chunk.head(index).map(shown), of_tensor);
+        }
         let tensors: Vec<_> = (0..=chunk.num_tensors()).map(rows).collect();
         let sizes: Vec<_> = chunk
             .tensors()

@@ -18,7 +18,7 @@ use crate::tensor::Tensor;
 use crate::{delta, literal};
 
 pub use view::TensorView;
-pub(crate) use view::{no_memory, tensors_of, zeros};
+pub(crate) use view::{check_rows_of, no_memory, num_rows_of, tensors_of, zeros};
 
 /// Smaller contents are not compressed: the header would cost what compression saves.
 const MIN_COMPRESSIBLE_BYTES: usize = 128;

@@ -35,6 +35,7 @@ mod table_config;
 mod table_info;
 mod templates;
 pub mod tensor;
+mod tensor_head;
 pub mod trajectory;
 
 pub use account::{ServerAccount, TableAccount, free_all};
@@ -63,6 +64,7 @@ pub use templates::item_validator::ItemValidator;
 pub use templates::recent_cache::RecentCache;
 pub use templates::step_header::StepHeader;
 pub use tensor::{Shape, Tensor, TensorData};
+pub use tensor_head::TensorHead;
 pub use trajectory::{
     ManyChunkColumns, OneChunkColumns, StoredTrajectory, Trajectory, TrajectoryBuilder,
     TrajectoryContent,

@@ -127,10 +127,10 @@ impl ItemSpec {
         }
         for (known, column) in self.columns.iter().zip(trajectory.columns()) {
             let fits = if let Some(slice) = column.single_slice() {
-                let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-                tensor.dtype == known.dtype
+                let head = trajectory.chunks()[slice.chunk].head(slice.tensor)?;
+                head.dtype == known.dtype
                     && (slice.length == known.shape[0] || self.of_windows)
-                    && tensor.row_shape() == &known.shape[1..]
+                    && head.row_shape() == &known.shape[1..]
             } else {
                 let (dtype, shape) = trajectory.column_spec(&column)?;
                 dtype == known.dtype && self.have_same_shape(&shape, &known.shape)

@@ -318,13 +318,12 @@ impl Trajectory {
                         "A slice of a chunk must have at least 1 step, its length is 0.",
                     ));
                 }
-                let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-                tensor.check_rows(slice.offset, slice.length)?;
-                tensor.plausible_bytes(slice.length)?;
+                let Slice { chunk, tensor, offset, length } = slice;
+                let head = self.chunks()[chunk].head_with_rows(tensor, offset, length)?;
                 match &step {
-                    None => step = Some((tensor.dtype, tensor.row_shape().into())),
+                    None => step = Some((head.dtype, head.row_shape().into())),
                     Some((dtype, shape))
-                        if *dtype == tensor.dtype && **shape == *tensor.row_shape() => {}
+                        if *dtype == head.dtype && **shape == *head.row_shape() => {}
                     Some(_) => {
                         return Err(Error::invalid_argument(
                             "A column mixes chunks of different dtypes or shapes.",

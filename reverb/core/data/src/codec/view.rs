@@ -5,6 +5,7 @@ use super::{SCRATCH, Scratch, snappy, trim};
 use crate::dtype::DType;
 use crate::proto_bytes::{Field, Reader};
 use crate::tensor::{Shape, Tensor, TensorData};
+use crate::tensor_head::TensorHead;
 use crate::{delta, literal};
 use reverb_base::error::{Error, Result};
 
@@ -121,7 +122,7 @@ impl<'a> TensorView<'a> {
 
     /// Number of steps. A tensor in a chunk has at least one dimension.
     pub fn num_rows(&self) -> Result<usize> {
-        self.shape.first().copied().ok_or_else(|| damaged("it has no dimensions, not even steps"))
+        num_rows_of(&self.shape)
     }
 
     /// Shape of one step.
@@ -137,13 +138,13 @@ impl<'a> TensorView<'a> {
 
     /// Checks that rows `[offset, offset + length)` exist.
     pub fn check_rows(&self, offset: usize, length: usize) -> Result<()> {
-        let rows = self.num_rows()?;
-        match offset.checked_add(length) {
-            Some(end) if end <= rows => Ok(()),
-            _ => Err(Error::invalid_argument(format!(
-                "Cannot slice steps [{offset}, {offset} + {length}) from a chunk of {rows} steps."
-            ))),
-        }
+        check_rows_of(self.num_rows()?, offset, length)
+    }
+
+    /// Its head, without the content.
+    #[inline]
+    pub fn into_head(self) -> TensorHead<'a> {
+        TensorHead::of_shape(self.dtype, self.shape)
     }
 
     /// Returns true if some rows can be copied without decoding the others.
@@ -367,6 +368,21 @@ impl<'a> TensorView<'a> {
 
     fn delta_width(&self) -> Option<usize> {
         if self.delta && self.shape.len() >= 2 { self.dtype.delta_width() } else { None }
+    }
+}
+
+/// Number of steps of a tensor in a chunk, which has at least one dimension.
+pub(crate) fn num_rows_of(shape: &[usize]) -> Result<usize> {
+    shape.first().copied().ok_or_else(|| damaged("it has no dimensions, not even steps"))
+}
+
+/// Checks that rows `[offset, offset + length)` exist.
+pub(crate) fn check_rows_of(rows: usize, offset: usize, length: usize) -> Result<()> {
+    match offset.checked_add(length) {
+        Some(end) if end <= rows => Ok(()),
+        _ => Err(Error::invalid_argument(format!(
+            "Cannot slice steps [{offset}, {offset} + {length}) from a chunk of {rows} steps."
+        ))),
     }
 }
 

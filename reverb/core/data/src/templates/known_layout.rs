@@ -5,8 +5,9 @@ use crate::account::allocated_bytes;
 use crate::chunk::{self, Chunk};
 use crate::codec::TensorView;
 use crate::templates::interned::{Interned, NUM_ENTRIES};
-use crate::templates::payload_layout::PayloadLayout;
+use crate::templates::payload_layout::{PayloadLayout, RawTensor};
 use crate::tensor::Shape;
+use crate::tensor_head::TensorHead;
 
 /// Larger payloads have no known layout: it would save little, and data from peers must not stay in
 /// memory forever.
@@ -100,6 +101,14 @@ impl KnownLayout {
             (values, done) = (later, tensor.values.end);
         }
         out.extend_from_slice(&self.blank[done..]);
+    }
+
+    /// The head of a tensor of its chunks.
+    #[inline]
+    pub(crate) fn head(&self, index: usize) -> Option<TensorHead<'_>> {
+        let RawTensor { dtype, shape, .. } = self.layout.tensors.get(index)?;
+        let (&num_rows, row_shape) = shape.split_first()?;
+        Some(TensorHead::of_rows(*dtype, num_rows, row_shape))
     }
 
     /// A tensor of a chunk with these values.

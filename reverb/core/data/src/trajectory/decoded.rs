@@ -26,6 +26,28 @@ fn bytes_of(tensor: &TensorView<'_>, run: Run) -> Result<usize> {
     once.checked_mul(run.times).ok_or_else(|| no_memory(usize::MAX))
 }
 
+/// The first run of a column, and the number of rows of all runs.
+fn first_run(column: &Column<'_>) -> Result<(Run, usize)> {
+    let mut runs = column.runs();
+    let first = runs.next();
+    let first =
+        first.ok_or_else(|| Error::invalid_argument("A column of the item has no slices."))?;
+    Ok((first, runs.fold(first.num_steps(), |sum, run| sum.saturating_add(run.num_steps()))))
+}
+
+/// Shape of a column before squeezing.
+fn column_shape(column: &Column<'_>, num_rows: usize, row_shape: &[usize]) -> Result<Shape> {
+    if column.squeeze && num_rows != 1 {
+        return Err(Error::invalid_argument(format!(
+            "A squeezed column must have exactly 1 step, it has {num_rows}."
+        )));
+    }
+    let mut shape = Shape::with_capacity(1 + row_shape.len());
+    shape.push(num_rows);
+    shape.extend_from_slice(row_shape);
+    Ok(shape)
+}
+
 impl Trajectory {
     /// Decodes all columns.
     pub fn decode(&self) -> Result<Vec<Tensor>> {
@@ -71,8 +93,10 @@ impl Trajectory {
     ///
     /// `DataLoss` or `InvalidArgument` that names the problem.
     pub fn checked_column(&self, column: &Column<'_>) -> Result<CheckedColumn<'_>> {
-        let (tensor, first, shape) = self.column_head(column)?;
+        let (first, num_rows) = first_run(column)?;
+        let tensor = self.chunks()[first.slice.chunk].tensor(first.slice.tensor)?;
         let dtype = tensor.dtype;
+        let shape = column_shape(column, num_rows, tensor.row_shape())?;
         tensor.check_rows(first.slice.offset, first.slice.length)?;
         let mut num_bytes = bytes_of(&tensor, first)?;
         let mut more = column.runs().skip(1).peekable();
@@ -95,30 +119,12 @@ impl Trajectory {
         Ok(CheckedColumn { dtype, shape, num_bytes, only: None })
     }
 
-    /// Dtype and shape of a column before squeezing: `[T, ...]`.
+    /// Dtype and shape of a column before squeezing: `[T, ...]`. Reads no values.
     pub fn column_spec(&self, column: &Column<'_>) -> Result<(DType, Shape)> {
-        let (tensor, _, shape) = self.column_head(column)?;
-        Ok((tensor.dtype, shape))
-    }
-
-    /// The first run of a column, its tensor, and the shape of the column before squeezing.
-    fn column_head(&self, column: &Column<'_>) -> Result<(TensorView<'_>, Run, Shape)> {
-        let mut runs = column.runs();
-        let first = runs.next();
-        let first =
-            first.ok_or_else(|| Error::invalid_argument("A column of the item has no slices."))?;
-        let tensor = self.chunks()[first.slice.chunk].tensor(first.slice.tensor)?;
-        let num_rows = runs.fold(first.num_steps(), |sum, run| sum.saturating_add(run.num_steps()));
-        let mut shape = Shape::from_slice(&tensor.shape);
-        *shape
-            .first_mut()
-            .ok_or_else(|| Error::data_loss("A tensor in a chunk has no dimensions."))? = num_rows;
-        if column.squeeze && num_rows != 1 {
-            return Err(Error::invalid_argument(format!(
-                "A squeezed column must have exactly 1 step, it has {num_rows}."
-            )));
-        }
-        Ok((tensor, first, shape))
+        let (first, num_rows) = first_run(column)?;
+        let head = self.chunks()[first.slice.chunk].head(first.slice.tensor)?;
+        head.num_rows()?;
+        Ok((head.dtype, column_shape(column, num_rows, head.row_shape())?))
     }
 
     /// Appends the strings of a column. They may take `room` bytes, from which their bytes are
