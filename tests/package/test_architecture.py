@@ -97,7 +97,7 @@ _SOCKETS = ("std::net", "tokio::net", "std::os::unix::net")
 _WAITS = (".await", "thread::sleep", "Condvar", "block_on")
 CLAIMS = {
     "base": ("thread::spawn", "thread::Builder", *_SOCKETS),
-    "data": ("std::fs", "std::io", "File::", *_SOCKETS, *_WAITS),
+    "data": ("std::fs", *_SOCKETS, *_WAITS),
     "engine": ("std::fs", "File::", *_SOCKETS),
     "log": ("pyo3", "Python<"),
     "wire": _SOCKETS,

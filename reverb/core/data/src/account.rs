@@ -6,6 +6,14 @@
 //! becomes its *owner table*: the chunk itself counts how many items of that table refer to it.
 //! Another table, a *secondary* one, counts the chunk in a map of its own. So a table counts every
 //! chunk once, in the common case without a map.
+//!
+//! A disk chunk is charged without its payload. The plain chunk that it holds is charged to the
+//! same server by its own header, and discharged when its last reference goes: when the payload is
+//! forgotten, or a reader that has it ends, or the disk chunk is freed. So the order in which one
+//! thread forgets payloads and others change tables does not matter: no sum depends on where a
+//! payload is. Whoever charges a payload holds a reference to it, so it cannot be freed meanwhile;
+//! one that is charged after it was forgotten is discharged with that reference. A table counts
+//! payloads apart, wherever they are.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,6 +21,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU16, AtomicU32};
 
 use crate::chunk::Chunk;
+use crate::disk::payload::DiskPayload;
 use crate::trajectory::Trajectory;
 
 /// Bookkeeping of a chunk: its owner and references. It is part of the chunk's header.
@@ -71,7 +80,7 @@ pub fn free_all(trajectories: Vec<Trajectory>) {
                 discharge(server, bytes);
                 (server, bytes) = (owner, 0);
             }
-            bytes += chunk.bytes();
+            bytes += chunk.own_bytes();
             booking.owner.store(0, Relaxed);
         }
     }
@@ -114,13 +123,21 @@ impl ServerAccount {
         if before == self.0.0 || is_table(before) {
             return;
         }
+        self.charge_payload(chunk);
         // The bytes come before the owner, so that an account without bytes owns no chunk.
-        let bytes = chunk.bytes() as i64;
+        let bytes = chunk.own_bytes() as i64;
         self.add(bytes);
         let taken = booking.owner.compare_exchange(before, self.0.0, AcqRel, Relaxed);
         let not_ours = if taken.is_ok() { before } else { self.0.0 };
         if not_ours != 0 {
             OWNERS[usize::from(not_ours)].bytes.fetch_sub(bytes, Release);
+        }
+    }
+
+    /// Counts the payload of a disk chunk, if it is in memory.
+    fn charge_payload(&self, chunk: &Chunk) {
+        if let Some(plain) = chunk.disk().and_then(DiskPayload::resident) {
+            self.charge(&plain);
         }
     }
 
@@ -151,7 +168,9 @@ impl ServerAccount {
 pub struct TableAccount {
     id: OwnerId,
     server: ServerAccount,
+    /// Bytes of its chunks, of disk chunks without payloads.
     chunk_bytes: u64,
+    payload_bytes: u64,
     item_bytes: u64,
     num_chunks: u64,
     /// Chunks that another table owns, by identity.
@@ -164,6 +183,7 @@ pub struct TableAccount {
 #[derive(Debug)]
 struct SecondaryChunk {
     references: u32,
+    /// Without the payload of a disk chunk.
     bytes: u64,
 }
 
@@ -177,6 +197,7 @@ impl TableAccount {
             id: OwnerId::take(server.0.0),
             server: server.clone(),
             chunk_bytes: 0,
+            payload_bytes: 0,
             item_bytes: 0,
             num_chunks: 0,
             secondary: HashMap::new(),
@@ -191,7 +212,12 @@ impl TableAccount {
 
     /// Bytes of its chunks, each counted once, and of its items.
     pub fn bytes(&self) -> u64 {
-        self.chunk_bytes + self.item_bytes
+        self.chunk_bytes + self.payload_bytes + self.item_bytes
+    }
+
+    /// Part of `bytes` that may be on disk: payloads of disk chunks.
+    pub fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
     }
 
     /// Part of `bytes` that is used to count chunks of other tables.
@@ -211,7 +237,8 @@ impl TableAccount {
         self.unbooked += item_bytes as i64;
         for chunk in trajectory.chunks() {
             if self.refer(chunk) {
-                self.chunk_bytes += chunk.bytes();
+                self.chunk_bytes += chunk.own_bytes();
+                self.payload_bytes += chunk.payload_bytes();
                 self.num_chunks += 1;
             }
         }
@@ -224,7 +251,8 @@ impl TableAccount {
         self.unbooked -= item_bytes as i64;
         for chunk in trajectory.chunks() {
             if self.let_go(chunk) {
-                self.chunk_bytes -= chunk.bytes();
+                self.chunk_bytes -= chunk.own_bytes();
+                self.payload_bytes -= chunk.payload_bytes();
                 self.num_chunks -= 1;
             }
         }
@@ -262,11 +290,12 @@ impl TableAccount {
         }
     }
 
-    /// Moves everything to another server's account.
+    /// Moves everything to another server's account, except payloads of disk chunks: those belong to
+    /// the server that saw them first.
     pub fn move_to(&mut self, server: &ServerAccount) {
         self.book();
         let of_secondary: u64 = self.secondary.values().map(|chunk| chunk.bytes).sum();
-        let owned = self.bytes() - of_secondary;
+        let owned = self.chunk_bytes + self.item_bytes - of_secondary;
         server.add(owned as i64);
         if !self.id.is_none() {
             self.id.owner().server.store(server.0.0, Release);
@@ -295,7 +324,7 @@ impl TableAccount {
         }
         let is_owner = !is_table(owner) && booking.change_owner(owner, self.id.0, chunk);
         if !is_owner {
-            let counted = SecondaryChunk { references: 1, bytes: chunk.bytes() };
+            let counted = SecondaryChunk { references: 1, bytes: chunk.own_bytes() };
             self.secondary.insert(chunk.identity(), counted);
             self.item_bytes += SECONDARY_BYTES;
             self.unbooked += SECONDARY_BYTES as i64;
@@ -304,8 +333,9 @@ impl TableAccount {
         booking.references.store(1, Relaxed);
         let server = self.server.0.0;
         if owner != server {
-            let bytes = chunk.bytes() as i64;
+            let bytes = chunk.own_bytes() as i64;
             self.unbooked += bytes;
+            self.server.charge_payload(chunk);
             if owner != 0 {
                 OWNERS[usize::from(owner)].bytes.fetch_sub(bytes, Release);
             }

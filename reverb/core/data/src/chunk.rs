@@ -11,6 +11,7 @@ use triomphe::ThinArc;
 
 use crate::account::{Booking, allocated_bytes};
 use crate::codec::{Compression, Encoding, TensorView, put_string_tensor, put_tensor, tensors_of};
+use crate::disk::payload::DiskPayload;
 use crate::proto_bytes::{Field, Reader};
 use crate::templates::known_layout::{INDEX_MASK, KnownLayout};
 use crate::tensor::{Tensor, TensorData};
@@ -33,16 +34,15 @@ pub struct SequenceRange {
 /// An encoded, immutable run of steps. Cloning shares it.
 ///
 /// One allocation holds the header and a small payload, or its values alone if the rest of the
-/// payload is in a known layout; a large payload stays in the buffer it arrived in.
+/// payload is in a known layout; a large payload stays in the buffer it arrived in. On a server with
+/// a store it may be on disk; then `load` gives a chunk whose payload can be read.
 #[derive(Clone)]
 pub struct Chunk(ThinArc<Header, u8>);
 
 /// Millions of these are in memory, so every field has its exact width, and a test holds the sum.
 struct Header {
     key: u64,
-    episode_id: u64,
-    /// The payload, if it is not inline.
-    shared: Option<Box<SharedPayload>>,
+    payload: Payload,
     start: i32,
     end: i32,
     /// Also holds flags, and the size of the allocation in units of `SIZE_UNIT`, or the index of
@@ -50,7 +50,20 @@ struct Header {
     booking: Booking,
 }
 
+/// Where the payload is. The id of the episode stands beside the payload, because it would make the
+/// header larger.
+enum Payload {
+    /// Behind the header.
+    Inline {
+        episode_id: u64,
+    },
+    Shared(Box<SharedPayload>),
+    /// On disk, or on its way there.
+    Disk(Box<DiskPayload>),
+}
+
 struct SharedPayload {
+    episode_id: u64,
     data: Bytes,
     /// Bytes of the buffer that `data` keeps alive.
     pinned_bytes: usize,
@@ -84,7 +97,7 @@ pub(crate) const fn bytes_beside(num_bytes: usize) -> usize {
 impl Drop for Header {
     fn drop(&mut self) {
         if self.booking.is_charged() {
-            self.booking.discharge(self.bytes());
+            self.booking.discharge(self.own_bytes());
         }
     }
 }
@@ -95,22 +108,17 @@ impl Header {
         range: SequenceRange,
         delta: bool,
         inline_bytes: usize,
-        shared: Option<Box<SharedPayload>>,
+        payload: Payload,
     ) -> Self {
         let size = allocated_bytes(bytes_beside(inline_bytes)) / SIZE_UNIT;
         let delta = if delta { DELTA } else { 0 };
-        Self::with_bits(key, range, delta | (size as u16 & SIZE_MASK), shared)
+        Self::with_bits(key, range, delta | (size as u16 & SIZE_MASK), payload)
     }
 
-    fn with_bits(
-        key: u64,
-        range: SequenceRange,
-        bits: u16,
-        shared: Option<Box<SharedPayload>>,
-    ) -> Self {
-        let SequenceRange { episode_id, start, end, sparse } = range;
+    fn with_bits(key: u64, range: SequenceRange, bits: u16, payload: Payload) -> Self {
+        let SequenceRange { start, end, sparse, .. } = range;
         let booking = Booking::new(bits | if sparse { SPARSE } else { 0 });
-        Self { key, episode_id, shared, start, end, booking }
+        Self { key, payload, start, end, booking }
     }
 
     #[inline]
@@ -129,15 +137,20 @@ impl Header {
         self.layout_index().map(KnownLayout::at)
     }
 
-    fn bytes(&self) -> u64 {
+    /// Bytes in memory, without the plain chunk of a disk chunk.
+    fn own_bytes(&self) -> u64 {
         if let Some(known) = self.known_layout() {
             return known.chunk_bytes;
         }
         let own = usize::from(self.booking.of_chunk & SIZE_MASK) * SIZE_UNIT;
-        let shared = self.shared.as_ref().map_or(0, |shared| {
-            allocated_bytes(size_of::<SharedPayload>()) + allocated_bytes(shared.pinned_bytes)
-        });
-        (own + shared) as u64
+        let outside = match &self.payload {
+            Payload::Inline { .. } => 0,
+            Payload::Shared(shared) => {
+                allocated_bytes(size_of::<SharedPayload>()) + allocated_bytes(shared.pinned_bytes)
+            }
+            Payload::Disk(disk) => disk.own_bytes(),
+        };
+        (own + outside) as u64
     }
 }
 
@@ -160,8 +173,15 @@ impl Chunk {
         data: Bytes,
         pinned_bytes: usize,
     ) -> Self {
-        let shared = Some(Box::new(SharedPayload { data, pinned_bytes }));
-        let header = Header::new(key, range, delta, 0, shared);
+        let shared = SharedPayload { episode_id: range.episode_id, data, pinned_bytes };
+        let header = Header::new(key, range, delta, 0, Payload::Shared(Box::new(shared)));
+        Self(ThinArc::from_header_and_slice(header, &[]))
+    }
+
+    /// Creates a disk chunk with the head of a plain chunk.
+    pub(crate) fn of_disk(plain: &Self, payload: DiskPayload) -> Self {
+        let (range, payload) = (plain.range(), Payload::Disk(Box::new(payload)));
+        let header = Header::new(plain.key(), range, plain.is_delta_encoded(), 0, payload);
         Self(ThinArc::from_header_and_slice(header, &[]))
     }
 
@@ -179,7 +199,8 @@ impl Chunk {
         if data.len() > MAX_COPIED_BYTES {
             return Self::new(key, range, delta, Bytes::copy_from_slice(data));
         }
-        let header = Header::new(key, range, delta, data.len(), None);
+        let payload = Payload::Inline { episode_id: range.episode_id };
+        let header = Header::new(key, range, delta, data.len(), payload);
         Self(ThinArc::from_header_and_slice(header, data))
     }
 
@@ -191,7 +212,8 @@ impl Chunk {
         values: &[u8],
     ) -> Self {
         assert_eq!(values.len(), layout.num_value_bytes, "a layout has a fixed size");
-        let header = Header::with_bits(key, range, KNOWN | layout.index, None);
+        let payload = Payload::Inline { episode_id: range.episode_id };
+        let header = Header::with_bits(key, range, KNOWN | layout.index, payload);
         Self(ThinArc::from_header_and_slice(header, values))
     }
 
@@ -212,8 +234,13 @@ impl Chunk {
     #[inline]
     pub fn range(&self) -> SequenceRange {
         let header = self.header();
+        let episode_id = match &header.payload {
+            Payload::Inline { episode_id } => *episode_id,
+            Payload::Shared(shared) => shared.episode_id,
+            Payload::Disk(disk) => disk.episode_id,
+        };
         SequenceRange {
-            episode_id: header.episode_id,
+            episode_id,
             start: header.start,
             end: header.end,
             sparse: header.is_set(SPARSE),
@@ -246,7 +273,11 @@ impl Chunk {
     pub fn payload_len(&self) -> usize {
         match self.known_layout() {
             Some(known) => known.payload_len(),
-            None => self.stored().len(),
+            None => match &self.header().payload {
+                Payload::Inline { .. } => self.0.slice.len(),
+                Payload::Shared(shared) => shared.data.len(),
+                Payload::Disk(disk) => disk.len(),
+            },
         }
     }
 
@@ -259,21 +290,35 @@ impl Chunk {
         }
     }
 
-    /// Returns true if both have the same payload.
+    /// Returns true if both have the same payload. Of disk chunks only the same one has, as their
+    /// payloads are not read.
     pub fn has_payload_of(&self, other: &Self) -> bool {
-        if self.layout_index() == other.layout_index() {
+        if self.is_disk_chunk() || other.is_disk_chunk() {
+            self.is_same(other)
+        } else if self.layout_index() == other.layout_index() {
             self.stored() == other.stored()
         } else {
             self.payload() == other.payload()
         }
     }
 
-    /// Stored bytes: the payload, or its values alone if the layout is known.
+    /// Stored bytes: the payload, or its values alone if the layout is known. A disk chunk has none:
+    /// it has to be loaded.
     #[inline]
     pub fn stored(&self) -> &[u8] {
-        match &self.header().shared {
-            Some(shared) => &shared.data,
-            None => &self.0.slice,
+        match &self.header().payload {
+            Payload::Inline { .. } => &self.0.slice,
+            Payload::Shared(shared) => &shared.data,
+            Payload::Disk(_) => not_loaded(),
+        }
+    }
+
+    /// What a disk chunk knows of its payload.
+    #[inline]
+    pub(crate) fn disk(&self) -> Option<&DiskPayload> {
+        match &self.header().payload {
+            Payload::Disk(disk) => Some(disk),
+            _ => None,
         }
     }
 
@@ -291,7 +336,10 @@ impl Chunk {
     /// The payload as a shared buffer, if it has one.
     #[inline]
     pub fn shared_payload(&self) -> Option<&Bytes> {
-        self.header().shared.as_ref().map(|shared| &shared.data)
+        match &self.header().payload {
+            Payload::Shared(shared) => Some(&shared.data),
+            _ => None,
+        }
     }
 
     /// The tensors in order, with their headers parsed.
@@ -321,16 +369,23 @@ impl Chunk {
                 at += 1;
             }
         }
+        if self.is_disk_chunk() {
+            return Err(Error::data_loss(format!("Chunk {} is not loaded.", self.key())));
+        }
         Err(self.out_of_range(index, at))
     }
 
-    /// Dtype and shape of the tensor at `index`.
+    /// Dtype and shape of the tensor at `index`; of a disk chunk too.
     #[inline]
     pub fn head(&self, index: usize) -> Result<TensorHead<'_>> {
-        match self.known_layout() {
-            Some(known) => known
-                .head(index)
-                .ok_or_else(|| self.out_of_range(index, known.layout.tensors.len())),
+        if let Some(known) = self.known_layout() {
+            let head = known.head(index);
+            return head.ok_or_else(|| self.out_of_range(index, known.layout.tensors.len()));
+        }
+        match self.disk() {
+            Some(disk) => {
+                disk.head(index).ok_or_else(|| self.out_of_range(index, disk.num_tensors()))
+            }
             None => self.tensor(index).map(TensorView::into_head),
         }
     }
@@ -342,6 +397,10 @@ impl Chunk {
         offset: usize,
         length: usize,
     ) -> Result<TensorHead<'_>> {
+        if self.is_disk_chunk() {
+            let head = self.head(index)?;
+            return head.check_rows(offset, length).map(|()| head);
+        }
         let tensor = self.tensor(index)?;
         tensor.check_rows(offset, length)?;
         tensor.plausible_bytes(length)?;
@@ -361,6 +420,9 @@ impl Chunk {
         if let Some(known) = self.known_layout() {
             return known.layout.tensors.len();
         }
+        if let Some(disk) = self.disk() {
+            return disk.num_tensors();
+        }
         let mut reader = Reader::new(self.stored());
         let mut tensors = 0;
         while let Ok(Some(field)) = reader.field() {
@@ -379,9 +441,22 @@ impl Chunk {
         std::ptr::from_ref(self.header()).addr()
     }
 
-    /// Bytes in memory: header, payload, and the rest of the buffer that it keeps alive.
+    /// Bytes in memory: header, payload, and the rest of the buffer that it keeps alive. Those of a
+    /// disk chunk are the same wherever its payload is.
     pub fn bytes(&self) -> u64 {
-        self.header().bytes()
+        self.own_bytes() + self.payload_bytes()
+    }
+
+    /// Part of `bytes` that leaves memory when the payload is forgotten: the plain chunk of a disk
+    /// chunk, and nothing of any other.
+    #[inline]
+    pub fn payload_bytes(&self) -> u64 {
+        self.disk().map_or(0, DiskPayload::plain_bytes)
+    }
+
+    /// The other part of `bytes`, which this chunk itself is charged with.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        self.header().own_bytes()
     }
 
     pub(crate) fn booking(&self) -> &Booking {
@@ -407,6 +482,13 @@ impl Chunk {
     fn header(&self) -> &Header {
         &self.0.header.header
     }
+}
+
+/// Readers of an empty payload report damage; a debug build stops at the mistake.
+#[cold]
+fn not_loaded() -> &'static [u8] {
+    debug_assert!(false, "a disk chunk has to be loaded before its payload is read");
+    &[]
 }
 
 impl fmt::Debug for Chunk {
@@ -461,6 +543,7 @@ mod tests {
     #[test]
     fn a_header_takes_forty_bytes() {
         assert_eq!(size_of::<Header>(), 40);
+        assert_eq!(allocated_bytes(size_of::<SharedPayload>()), 48);
     }
 
     #[test]

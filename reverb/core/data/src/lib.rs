@@ -3,7 +3,8 @@
 //!
 //! Design: `docs/design/chunks.md`.
 //!
-//! This crate does no I/O and waits for nothing. Its values of the process: accounts of bytes
+//! This crate opens no files and waits for no event; a payload that is on disk is read through
+//! `ReadAt`. Its values of the process: accounts of bytes
 //! (`account`), known columns and layouts (`templates`), and memory of threads (`spare_lists`,
 //! `codec`).
 
@@ -15,6 +16,7 @@ mod chunk_maker;
 pub mod codec;
 pub mod column_names;
 mod delta;
+mod disk;
 pub mod dtype;
 pub mod item;
 pub mod item_condition;
@@ -41,6 +43,8 @@ pub mod trajectory;
 pub use account::{ServerAccount, TableAccount, free_all};
 pub use chunk::{Chunk, ChunkBuilder, SequenceRange};
 pub use chunk_maker::ChunkMaker;
+pub use disk::data_file::{DataFile, PAYLOAD_ALIGNMENT, Place, ReadAt};
+pub use disk::heads::HeadsCache;
 pub use dtype::DType;
 pub use item::{NewItem, Sampled, StoredItem};
 pub use item_condition::ItemCondition;

@@ -278,6 +278,30 @@ impl Trajectory {
         }
     }
 
+    /// The same columns of other chunks, which are in the order of `chunks`.
+    ///
+    /// # Panics
+    ///
+    /// If this trajectory has another number of chunks.
+    #[must_use]
+    pub fn with_chunks(&self, mut chunks: Vec<Chunk>) -> Self {
+        assert_eq!(self.chunks().len(), chunks.len(), "each chunk has to be replaced");
+        let mut only = || chunks.pop().expect("its only chunk");
+        match &self.0 {
+            TrajectoryContent::OfOneChunk(_, columns) => columns.of(only()),
+            TrajectoryContent::Stored(stored) => {
+                let Header { chunks: before, num_columns, .. } = stored.header();
+                let chunks = match before {
+                    Chunks::One(_) => Chunks::One(only()),
+                    Chunks::Many(_) => Chunks::Many(chunks.into()),
+                };
+                // With its index, if it has one.
+                let stored = StoredTrajectory::new(chunks, *num_columns, &stored.0.slice);
+                Self(TrajectoryContent::Stored(stored))
+            }
+        }
+    }
+
     /// Encoded bytes of all its chunks, up to 4 GiB.
     #[inline]
     pub fn chunk_bytes(&self) -> usize {

@@ -1,16 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks items that nearly always look like an earlier one.
 
+use std::sync::Arc;
+
+use crate::chunk::Chunk;
+use crate::disk::heads::Heads;
 use crate::templates::chunk_layout::ChunkLayout;
 use crate::templates::recent_cache::RecentCache;
 use crate::trajectory::{OneChunkColumns, Trajectory};
 use reverb_base::error::Result;
 
 /// Validates items one after another. The result for one item holds for each item with the same
-/// columns of a chunk of the same layout, because it depends on nothing else.
+/// columns of a chunk that has the same tensors, because it depends on nothing else.
 #[derive(Debug, Default)]
 pub struct ItemValidator {
-    valid: RecentCache<(OneChunkColumns, ChunkLayout)>,
+    valid: RecentCache<(OneChunkColumns, Tensors)>,
+}
+
+/// What chunks with equal tensors have in common.
+#[derive(Debug)]
+enum Tensors {
+    Plain(ChunkLayout),
+    Disk(Arc<Heads>, u32),
+}
+
+impl Tensors {
+    fn of(chunk: &Chunk) -> Option<Self> {
+        match chunk.disk() {
+            None => ChunkLayout::new(chunk).map(Self::Plain),
+            Some(payload) => {
+                let (heads, num_rows) = payload.heads();
+                Some(Self::Disk(Arc::clone(heads), num_rows))
+            }
+        }
+    }
+
+    #[inline]
+    fn match_those_of(&self, chunk: &Chunk) -> bool {
+        match (self, chunk.disk()) {
+            (Self::Plain(layout), None) => layout.matches(chunk),
+            (Self::Disk(heads, num_rows), Some(payload)) => payload.heads() == (heads, *num_rows),
+            _ => false,
+        }
+    }
 }
 
 impl ItemValidator {
@@ -20,10 +52,10 @@ impl ItemValidator {
         let Some(columns) = trajectory.one_chunk_columns() else { return trajectory.validate() };
         let chunk = &trajectory.chunks()[0];
         let is_known =
-            self.valid.find(|(known, layout)| *known == columns && layout.matches(chunk));
+            self.valid.find(|(known, tensors)| *known == columns && tensors.match_those_of(chunk));
         if is_known.is_none() {
             trajectory.validate()?;
-            self.valid.learn(|| Some((columns, ChunkLayout::new(chunk)?)));
+            self.valid.learn(|| Some((columns, Tensors::of(chunk)?)));
         }
         Ok(())
     }

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Heads of the tensors of disk chunks, shared by chunks that look alike.
+
+use std::mem::size_of_val;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::account::allocated_bytes;
+use crate::chunk::Chunk;
+use crate::dtype::DType;
+use crate::templates::recent_cache::RecentCache;
+use crate::tensor::Shape;
+use crate::tensor_head::TensorHead;
+
+/// A chunk with more tensors stays in memory for good: their heads could take more than its values.
+const MAX_TENSORS: usize = 1024;
+
+/// Heads of all tensors of a chunk. The number of rows lies in the chunk, so that lengths make no
+/// new ones.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Heads(Box<[Head]>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Head {
+    dtype: DType,
+    row_shape: Shape,
+    /// `None` if the tensor has as many rows as the first one.
+    num_rows: Option<usize>,
+}
+
+impl Heads {
+    /// Number of tensors.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The head of a tensor of a chunk whose first tensor has `num_rows`.
+    #[inline]
+    pub(super) fn get(&self, index: usize, num_rows: u32) -> Option<TensorHead<'_>> {
+        let head = self.0.get(index)?;
+        let num_rows = head.num_rows.unwrap_or(num_rows as usize);
+        Some(TensorHead::of_rows(head.dtype, num_rows, &head.row_shape))
+    }
+
+    /// Bytes in memory.
+    pub(super) fn bytes(&self) -> usize {
+        let spilled = |head: &Head| {
+            let is_spilled = head.row_shape.spilled();
+            if is_spilled { allocated_bytes(size_of_val(&*head.row_shape)) } else { 0 }
+        };
+        let shapes: usize = self.0.iter().map(spilled).sum();
+        // An `Arc` has two counters.
+        let own = allocated_bytes(size_of::<Self>() + 2 * size_of::<usize>());
+        own + allocated_bytes(size_of_val(&*self.0)) + shapes
+    }
+}
+
+/// The last heads of a stream, which its next chunks share.
+#[derive(Debug, Default)]
+pub struct HeadsCache(RecentCache<Arc<Heads>>);
+
+/// Heads of a chunk.
+pub(super) struct Found {
+    pub(super) heads: Arc<Heads>,
+    /// Rows of the first tensor.
+    pub(super) num_rows: u32,
+    /// True if the heads were made for this chunk.
+    pub(super) is_new: bool,
+}
+
+impl HeadsCache {
+    /// The heads of a plain chunk; `None` if a tensor does not parse or lacks rows.
+    pub(super) fn find(&mut self, plain: &Chunk) -> Option<Found> {
+        let mut heads: SmallVec<[Head; 4]> = SmallVec::new();
+        let mut first = None;
+        for tensor in plain.tensors() {
+            let tensor = tensor.ok()?;
+            let num_rows = tensor.num_rows().ok()?;
+            tensor.plausible_bytes(num_rows).ok()?;
+            let first = *first.get_or_insert(num_rows);
+            if heads.len() == MAX_TENSORS {
+                return None;
+            }
+            heads.push(Head {
+                dtype: tensor.dtype,
+                row_shape: Shape::from_slice(tensor.row_shape()),
+                num_rows: (num_rows != first).then_some(num_rows),
+            });
+        }
+        let num_rows = u32::try_from(first.unwrap_or(0)).ok()?;
+        if let Some(known) = self.0.find(|known| *known.0 == *heads) {
+            return Some(Found { heads: Arc::clone(known), num_rows, is_new: false });
+        }
+        let heads = Arc::new(Heads(heads.into_vec().into()));
+        self.0.learn(|| Some(Arc::clone(&heads)));
+        Some(Found { heads, num_rows, is_new: true })
+    }
+}
