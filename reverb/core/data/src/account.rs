@@ -290,8 +290,8 @@ impl TableAccount {
         }
     }
 
-    /// Moves everything to another server's account, except payloads of disk chunks: those belong to
-    /// the server that saw them first.
+    /// Moves everything to another server's account, except payloads of disk chunks: those belong
+    /// to the server that saw them first.
     pub fn move_to(&mut self, server: &ServerAccount) {
         self.book();
         let of_secondary: u64 = self.secondary.values().map(|chunk| chunk.bytes).sum();

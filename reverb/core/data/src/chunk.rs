@@ -34,8 +34,8 @@ pub struct SequenceRange {
 /// An encoded, immutable run of steps. Cloning shares it.
 ///
 /// One allocation holds the header and a small payload, or its values alone if the rest of the
-/// payload is in a known layout; a large payload stays in the buffer it arrived in. On a server with
-/// a store it may be on disk; then `load` gives a chunk whose payload can be read.
+/// payload is in a known layout; a large payload stays in the buffer it arrived in. On a server
+/// with a store it may be on disk; then `load` gives a chunk whose payload can be read.
 #[derive(Clone)]
 pub struct Chunk(ThinArc<Header, u8>);
 
@@ -302,8 +302,8 @@ impl Chunk {
         }
     }
 
-    /// Stored bytes: the payload, or its values alone if the layout is known. A disk chunk has none:
-    /// it has to be loaded.
+    /// Stored bytes: the payload, or its values alone if the layout is known. A disk chunk has
+    /// none: it has to be loaded.
     #[inline]
     pub fn stored(&self) -> &[u8] {
         match &self.header().payload {

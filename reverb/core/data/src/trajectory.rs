@@ -599,6 +599,30 @@ mod tests {
     }
 
     #[test]
+    fn all_chunks_can_be_replaced() {
+        for (num_chunks, num_slices) in [(1, 1), (1, 200), (3, 5), (100, 200), (100, 600)] {
+            let of = |seed: u8| {
+                let chunks: Vec<Chunk> =
+                    (0..num_chunks).map(|i| chunk(i, &[i as u8 ^ seed; 3])).collect();
+                let mut builder = TrajectoryBuilder::new();
+                for at in 0..num_slices {
+                    builder.slice(&chunks[at % chunks.len()], 0, at % 3, 1);
+                    builder.slice(&chunks[at % chunks.len()], 0, (at + 1) % 3, 1);
+                }
+                builder.end_column(false);
+                builder.finish().unwrap()
+            };
+            let (one, another) = (of(0), of(99));
+            let replaced = one.with_chunks(another.chunks().to_vec());
+            assert_eq!(replaced.stored_columns(), one.stored_columns());
+            assert_eq!(replaced.decode(), another.decode());
+            assert_eq!(replaced.bytes(), one.bytes());
+            assert_eq!(replaced.chunk_bytes(), one.chunk_bytes());
+            assert_eq!(replaced.index().is_some(), num_slices >= 200);
+        }
+    }
+
+    #[test]
     fn many_chunks_are_found_again() {
         let chunks: Vec<Chunk> = (0..100).map(|i| chunk(i, &[i as u8])).collect();
         let mut builder = TrajectoryBuilder::new();

@@ -77,7 +77,9 @@ impl HeadsCache {
         for tensor in plain.tensors() {
             let tensor = tensor.ok()?;
             let num_rows = tensor.num_rows().ok()?;
-            tensor.plausible_bytes(num_rows).ok()?;
+            if num_rows > 0 {
+                tensor.plausible_bytes(num_rows).ok()?;
+            }
             let first = *first.get_or_insert(num_rows);
             if heads.len() == MAX_TENSORS {
                 return None;
