@@ -25,6 +25,6 @@ pub use histogram::Histogram;
 pub use table::{
     ChangedBy, Configured, Confirm, Evicted, Forecast, Held, Limit, LimiterHold, MAX_SAMPLE_BYTES,
     MAX_SAMPLE_ITEMS, Removal, Removed, Restored, Scan, Side, SlotSet, SnapshotCut, Statistics,
-    Table, TableChanges, TableSnapshot, TableStatus, TableWatch, Transferred, WaitReason, Watched,
-    configure,
+    Table, TableChanges, TableCut, TableSnapshot, TableStatus, TableWatch, Transferred, WaitReason,
+    Watched, configure,
 };

@@ -59,7 +59,7 @@ use insert_room::InsertRoom;
 pub use limiter_hold::LimiterHold;
 pub use restore::Restored;
 pub use scan::Scan;
-pub use snapshot::{SnapshotCut, TableSnapshot};
+pub use snapshot::{SnapshotCut, TableCut, TableSnapshot};
 use state::TableState;
 pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
 pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};

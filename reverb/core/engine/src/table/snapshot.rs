@@ -96,17 +96,17 @@ impl BeforeImages {
             && self.recorded[entry / 64] & 1 << (entry % 64) == 0
     }
 
-    /// All items of the snapshot, oldest first. `items` are the copied ones.
-    fn finish(mut self, mut items: Vec<StoredItem>) -> Vec<StoredItem> {
+    /// Appends some of the items that the table no longer has, after those that it has. Returns
+    /// false if they are the last ones.
+    fn copy_rest(&mut self, items: &mut Vec<StoredItem>) -> bool {
         if let Some(contents) = self.reset.take() {
-            while self.copied < self.num_entries {
-                self.copy(&contents, COPIED_ENTRIES, &mut items);
-            }
+            self.copy(&contents, COPIED_ENTRIES, items);
+            self.reset = Some(contents).filter(|_| self.copied < self.num_entries);
+            return true;
         }
-        items.append(&mut self.changed);
-        // Entries are mostly filled in order, and a stable sort is fast on sorted runs.
-        items.sort_by_key(|item| item.inserted_at_ns);
-        items
+        let start = self.changed.len().saturating_sub(COPIED_ENTRIES);
+        items.extend(self.changed.drain(start..));
+        start > 0
     }
 
     fn copy(&mut self, contents: &Contents, num_entries: usize, items: &mut Vec<StoredItem>) {
@@ -132,8 +132,7 @@ pub struct TableSnapshot {
 /// A snapshot of several tables that is being copied. Dropping it abandons the copy.
 #[derive(Debug)]
 pub struct SnapshotCut {
-    /// The info of each table at the snapshot, and the tables that are not copied yet.
-    tables: Vec<(TableInfo, Arc<Table>)>,
+    tables: Vec<TableCut>,
     taken_at: SystemTime,
     locked: Duration,
 }
@@ -153,7 +152,7 @@ impl SnapshotCut {
         };
         // Allocate before locking, because an allocation can be slow.
         let mut prepared: Vec<_> = tables.iter().map(prepare).collect();
-        let mut copied = Vec::with_capacity(tables.len());
+        let mut cuts = Vec::with_capacity(tables.len());
         let mut all = Vec::with_capacity(tables.len());
         yield_core();
         all.extend(tables.iter().map(|table| table.shared.lock()));
@@ -172,9 +171,9 @@ impl SnapshotCut {
             let info = shared.info();
             before.begin(&shared.state);
             *shared.state.before_images_mut() = Some(before);
-            copied.push((info, Arc::clone(table)));
+            cuts.push(TableCut { info, table: Arc::clone(table), ended: None });
         }
-        Ok(Self { tables: copied, taken_at, locked: start.elapsed() })
+        Ok(Self { tables: cuts, taken_at, locked: start.elapsed() })
     }
 
     /// The time of the snapshot.
@@ -189,29 +188,59 @@ impl SnapshotCut {
 
     /// Number of items in the snapshot, over all tables.
     pub fn num_items(&self) -> u64 {
-        self.tables.iter().map(|(info, _)| info.current_size as u64).sum()
+        self.tables.iter().map(|cut| cut.info.current_size as u64).sum()
+    }
+
+    /// The tables in the given order, to be copied in pieces.
+    pub fn into_tables(self) -> Vec<TableCut> {
+        self.tables
     }
 
     /// Copies the tables in the given order. Takes about 100 ns per item, mostly without a lock.
-    pub fn copy(mut self) -> Vec<TableSnapshot> {
-        let tables = std::mem::take(&mut self.tables);
-        let mut snapshots = Vec::with_capacity(tables.len());
-        // Tables that are not copied yet stay in `self`, so that its drop ends their snapshots.
-        self.tables.extend(tables.into_iter().rev());
-        while let Some((info, table)) = self.tables.last() {
-            let items = copy_items(table, info.current_size as usize);
-            if let Some((info, _)) = self.tables.pop() {
-                snapshots.push(TableSnapshot { info, items });
-            }
-        }
-        snapshots
+    pub fn copy(self) -> Vec<TableSnapshot> {
+        self.tables.into_iter().map(TableCut::copy).collect()
     }
 }
 
-impl Drop for SnapshotCut {
+/// One table of a snapshot that is being copied. Dropping it abandons the copy.
+#[derive(Debug)]
+pub struct TableCut {
+    info: TableInfo,
+    table: Arc<Table>,
+    /// The before-images, once the table has no more entries to copy.
+    ended: Option<Box<BeforeImages>>,
+}
+
+impl TableCut {
+    /// Settings and counters.
+    pub fn info(&self) -> &TableInfo {
+        &self.info
+    }
+
+    /// Appends the next items, a few hundred at most, in no particular order. Returns false if they
+    /// are the last ones.
+    pub fn next_piece(&mut self, items: &mut Vec<StoredItem>) -> bool {
+        if let Some(before) = &mut self.ended {
+            return before.copy_rest(items);
+        }
+        yield_core();
+        self.ended = copy_some(&mut self.table.shared.lock().state, COPIED_ENTRIES, items);
+        true
+    }
+
+    fn copy(mut self) -> TableSnapshot {
+        let mut items = Vec::with_capacity(self.info.current_size as usize);
+        while self.next_piece(&mut items) {}
+        // Entries are mostly filled in order, and a stable sort is fast on sorted runs.
+        items.sort_by_key(|item| item.inserted_at_ns);
+        TableSnapshot { info: self.info.clone(), items }
+    }
+}
+
+impl Drop for TableCut {
     fn drop(&mut self) {
-        for (_, table) in &self.tables {
-            let before = table.shared.lock().state.before_images_mut().take();
+        if self.ended.is_none() {
+            let before = self.table.shared.lock().state.before_images_mut().take();
             drop(before);
         }
     }
@@ -221,19 +250,6 @@ impl Drop for SnapshotCut {
 /// nearly always while it holds a lock that other threads wait for.
 fn yield_core() {
     std::thread::yield_now();
-}
-
-/// Copies one table, and stops saving before-images of it.
-fn copy_items(table: &Table, size: usize) -> Vec<StoredItem> {
-    let mut items = Vec::with_capacity(size);
-    let before = loop {
-        yield_core();
-        let mut shared = table.shared.lock();
-        if let Some(before) = copy_some(&mut shared.state, COPIED_ENTRIES, &mut items) {
-            break before;
-        }
-    };
-    before.finish(items)
 }
 
 /// Copies the next entries. Returns the before-images after the last entry.
@@ -311,6 +327,37 @@ mod tests {
         assert_eq!(second.message(), "Table t is being copied already.");
         drop(cut);
         assert_eq!(SnapshotCut::begin(&[table]).unwrap().copy()[0].items.len(), 1);
+    }
+
+    #[test]
+    fn pieces_are_small_and_make_up_the_snapshot() {
+        let (first, second) = (table(5000), table(5000));
+        (0..3000).for_each(|key| [&first, &second].iter().for_each(|table| insert(table, key)));
+        let cut = SnapshotCut::begin(&[Arc::clone(&first), Arc::clone(&second)]).unwrap();
+        let keys_of = |table: &Table, mut cut: TableCut, change: &dyn Fn(&Table)| {
+            let (mut keys, mut is_over) = (Vec::new(), false);
+            change(table);
+            while !is_over {
+                let mut piece = Vec::new();
+                is_over = !cut.next_piece(&mut piece);
+                assert!(piece.len() <= COPIED_ENTRIES, "{} items in a piece", piece.len());
+                keys.extend(piece.iter().map(|item: &StoredItem| item.key));
+                if keys.len() == 2 * COPIED_ENTRIES {
+                    change(table);
+                }
+            }
+            keys.sort_unstable();
+            keys
+        };
+        let all: Vec<u64> = (0..3000).collect();
+        let updates: Vec<(u64, f64)> = all.iter().map(|&key| (key, 9.0)).collect();
+        let mut cuts = cut.into_tables().into_iter();
+        let update = |table: &Table| drop(table.mutate(&updates, &[]).unwrap());
+        assert_eq!(keys_of(&first, cuts.next().unwrap(), &update), all);
+        // A table that is copied, or whose copy is abandoned, can be copied again.
+        let again = SnapshotCut::begin(std::slice::from_ref(&first)).unwrap();
+        assert_eq!(keys_of(&second, cuts.next().unwrap(), &Table::reset), all);
+        assert_eq!(again.copy()[0].items.len(), 3000);
     }
 
     #[derive(Debug, Clone)]
@@ -405,8 +452,10 @@ mod tests {
             while finished.is_none() {
                 finished = copy_some(&mut state, 2, &mut items);
             }
-            let copy = finished.unwrap().finish(items);
-            let copy: Vec<_> = copy
+            let mut rest = finished.unwrap();
+            while rest.copy_rest(&mut items) {}
+            items.sort_by_key(|item| item.inserted_at_ns);
+            let copy: Vec<_> = items
                 .iter()
                 .map(|item| (item.key, item.priority, item.times_sampled, item.inserted_at_ns))
                 .collect();
