@@ -195,7 +195,7 @@ pub(crate) async fn send_samples(
                 break;
             }
         }
-        let message = encoder.take().with_room(room);
+        let message = encoder.take(&[]).with_room(room);
         sent_bytes += message.remaining();
         let sent = pin!(responder.send(message));
         let sent = pin!(service.stop.or(sent));

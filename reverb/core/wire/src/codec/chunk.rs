@@ -181,6 +181,17 @@ pub(crate) fn put_chunk(
     chunk: &Chunk,
     measure: ChunkMeasure,
 ) {
+    put_chunk_with(builder, field, chunk, measure, |builder| put_payload(builder, chunk));
+}
+
+/// Appends a chunk as field `field`. `put` appends its payload.
+pub(crate) fn put_chunk_with(
+    builder: &mut MessageBuilder,
+    field: u32,
+    chunk: &Chunk,
+    measure: ChunkMeasure,
+    put: impl FnOnce(&mut MessageBuilder),
+) {
     let range = chunk.range();
     let out = builder.out();
     put_tag(out, field, 2);
@@ -192,11 +203,16 @@ pub(crate) fn put_chunk(
     put_varint_field(out, 4, u64::from(chunk.is_delta_encoded()));
     put_tag(out, 5, 2);
     put_varint(out, chunk.payload_len() as u64);
+    put(builder);
+    put_varint_field(builder.out(), 6, measure.tensors);
+}
+
+/// Appends the payload of a chunk.
+pub(crate) fn put_payload(builder: &mut MessageBuilder, chunk: &Chunk) {
     match chunk.shared_payload() {
         Some(data) => builder.put_shared(data),
-        None => chunk.put_payload(out),
+        None => chunk.put_payload(builder.out()),
     }
-    put_varint_field(builder.out(), 6, measure.tensors);
 }
 
 /// Largest payload of a chunk that most likely takes less than 128 bytes in all.

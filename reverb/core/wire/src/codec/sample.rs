@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Buf, BufMut, Bytes};
 use reverb_base::{Error, Result};
 use reverb_data::proto_bytes::{
     Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested,
@@ -15,14 +15,16 @@ use reverb_data::{
 };
 use smallvec::SmallVec;
 
-use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk, put_small_chunk};
+use crate::codec::chunk::{
+    ChunkMeasure, RawChunk, put_chunk, put_chunk_with, put_payload, put_small_chunk,
+};
 use crate::codec::item::{ItemHead, RawItem, Repeats, put_item};
 use crate::codec::kept_chunks::KeptChunks;
 use crate::codec::trajectory_template::TrajectoryTemplates;
 use crate::convert::window::{to_window, window_message};
 use crate::generated::{SampleStreamRequest, Timeout, sample_stream_request};
 use crate::transport::SampleRequest;
-use reverb_rpc::message::{Message, MessageBuilder};
+use reverb_rpc::message::{Message, MessageBuilder, PREFIX_BYTES};
 
 /// Size after which a message is closed.
 pub const MAX_MESSAGE_BYTES: usize = 2 << 20;
@@ -109,6 +111,9 @@ fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
 
 /// Splits samples into messages: one message has several samples, or a large sample spans several
 /// messages.
+///
+/// Payloads of disk chunks are left out, and filled in when the message is taken: the caller reads
+/// them one message at a time.
 #[derive(Debug)]
 pub struct SampleEncoder {
     builder: MessageBuilder,
@@ -122,6 +127,11 @@ pub struct SampleEncoder {
     written: Option<usize>,
     /// Chunks of the current sample that its reader does not have, if it keeps chunks.
     new_chunks: Vec<Chunk>,
+    /// Disk chunks in the message, whose payloads are left out.
+    missing: Vec<Chunk>,
+    /// Positions of their payloads in what is written.
+    gaps: Vec<usize>,
+    missing_bytes: usize,
 }
 
 /// Initial capacity, so that the buffer of a small sample need not grow.
@@ -150,6 +160,9 @@ impl SampleEncoder {
             kept: None,
             written: None,
             new_chunks: Vec::new(),
+            missing: Vec::new(),
+            gaps: Vec::new(),
+            missing_bytes: 0,
         }
     }
 
@@ -173,7 +186,12 @@ impl SampleEncoder {
     /// Returns true if the message has more than `max_bytes`, and should be taken before a sample
     /// is added.
     pub fn is_over(&self, max_bytes: usize) -> bool {
-        self.builder.body_len() > max_bytes
+        self.body_len() > max_bytes
+    }
+
+    /// Length of the message so far, with the payloads that are left out.
+    fn body_len(&self) -> usize {
+        self.builder.body_len() + self.missing_bytes
     }
 
     /// Writes a sample of `table`, with this trajectory, or more of it, until the message has more
@@ -191,6 +209,7 @@ impl SampleEncoder {
             if let [chunk] = chunks
                 && chunk.shared_payload().is_none()
                 && chunk.payload_len() <= MAX_SMALL_PAYLOAD
+                && !chunk.is_disk_chunk()
                 && self.kept.is_none()
             {
                 self.put_small_entry(table, sample, trajectory, chunk);
@@ -236,7 +255,7 @@ impl SampleEncoder {
     /// `max_bytes`. Returns the index after the last written chunk.
     fn put_entry_of(&mut self, chunks: &[Chunk], begin: usize, max_bytes: usize) -> usize {
         let mut end = begin;
-        let mut bytes = self.builder.body_len() + self.scratch.len();
+        let mut bytes = self.body_len() + self.scratch.len();
         while end < chunks.len() {
             bytes += chunks[end].payload_len() + CHUNK_BYTES;
             end += 1;
@@ -248,10 +267,31 @@ impl SampleEncoder {
         end
     }
 
-    /// Takes the written message, and begins the next one.
-    pub fn take(&mut self) -> Message {
+    /// Disk chunks in the message. [`Self::take`] needs their plain chunks in the same order.
+    pub fn missing(&self) -> &[Chunk] {
+        &self.missing
+    }
+
+    /// Takes the written message with the payloads of `plain`, the plain chunks of
+    /// [`Self::missing`], and begins the next one.
+    ///
+    /// # Panics
+    ///
+    /// If `plain` are other chunks: the reader could read nothing of the message.
+    pub fn take(&mut self, plain: &[Chunk]) -> Message {
         self.capacity = self.builder.out().len().clamp(SAMPLE_CAPACITY, MAX_CAPACITY);
-        std::mem::replace(&mut self.builder, MessageBuilder::with_capacity(0)).finish()
+        let written = std::mem::replace(&mut self.builder, MessageBuilder::with_capacity(0));
+        let lengths = plain.iter().map(Chunk::payload_len);
+        let is_complete = lengths.eq(self.missing.iter().map(Chunk::payload_len));
+        assert!(is_complete, "a message needs the plain chunks of all its disk chunks");
+        if plain.is_empty() {
+            return written.finish();
+        }
+        let message = fill(written.finish(), &self.gaps, plain);
+        self.missing.clear();
+        self.gaps.clear();
+        self.missing_bytes = 0;
+        message
     }
 
     fn reserve(&mut self) {
@@ -278,10 +318,40 @@ impl SampleEncoder {
             self.scratch.clear();
         }
         for (chunk, measure) in chunks.iter().zip(measures) {
-            put_chunk(&mut self.builder, 2, chunk, measure);
+            if chunk.is_disk_chunk() {
+                self.put_disk_chunk(chunk, measure);
+            } else {
+                put_chunk(&mut self.builder, 2, chunk, measure);
+            }
         }
         put_varint_field(self.builder.out(), 3, u64::from(is_last));
     }
+
+    /// Writes a disk chunk without its payload.
+    fn put_disk_chunk(&mut self, chunk: &Chunk, measure: ChunkMeasure) {
+        let gaps = &mut self.gaps;
+        put_chunk_with(&mut self.builder, 2, chunk, measure, |builder| {
+            gaps.push(builder.body_len());
+        });
+        self.missing_bytes += chunk.payload_len();
+        self.missing.push(chunk.clone());
+    }
+}
+
+/// The written message with the payloads of these chunks in its gaps.
+fn fill(mut written: Message, gaps: &[usize], chunks: &[Chunk]) -> Message {
+    written.advance(PREFIX_BYTES);
+    let copied = chunks.iter().filter(|chunk| chunk.shared_payload().is_none());
+    let copied_bytes: usize = copied.map(Chunk::payload_len).sum();
+    let mut filled = MessageBuilder::with_capacity(written.remaining() + copied_bytes);
+    let mut at = 0;
+    for (&gap, chunk) in gaps.iter().zip(chunks) {
+        filled.out().put((&mut written).take(gap - at));
+        put_payload(&mut filled, chunk);
+        at = gap;
+    }
+    filled.out().put(written);
+    filled.finish()
 }
 
 fn put_sample_info(

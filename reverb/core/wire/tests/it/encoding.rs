@@ -14,15 +14,15 @@ pub(crate) fn push(
     mut emit: impl FnMut(Message),
 ) {
     if encoder.is_over(MAX_MESSAGE_BYTES) {
-        emit(encoder.take());
+        emit(encoder.take(&[]));
     }
     while !encoder.write(table, sample, &sample.trajectory, MAX_MESSAGE_BYTES) {
-        emit(encoder.take());
+        emit(encoder.take(&[]));
     }
 }
 
 /// The last message, if it is not empty.
 pub(crate) fn finish(encoder: &mut SampleEncoder) -> Option<Message> {
-    let message = encoder.take();
+    let message = encoder.take(&[]);
     (message.remaining() > PREFIX_BYTES).then_some(message)
 }

@@ -4,6 +4,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests may")]
 
 mod codec;
+mod disk_chunks;
 mod encoding;
 mod hostile;
 mod scripted_server;
