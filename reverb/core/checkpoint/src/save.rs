@@ -204,7 +204,11 @@ fn write_chunks(partial: &Partial, chunks: &ChunkSet, progress: &Progress) -> Re
     let all = chunks.chunks();
     write_pieces(partial, CHUNKS, pieces_of(all), progress, |raw, piece| {
         for (key, chunk) in &all[piece.clone()] {
-            let length = put_record(raw, |out| put_chunk_data(out, *key, chunk));
+            // One payload at a time: all of them may not fit into memory.
+            let plain = chunk
+                .load()
+                .map_err(|error| error.context("Checkpoint: a payload cannot be read back"))?;
+            let length = put_record(raw, |out| put_chunk_data(out, *key, &plain));
             check_length(CHUNKS, length, MAX_CHUNK_RECORD_BYTES)?;
         }
         Ok(piece.len())

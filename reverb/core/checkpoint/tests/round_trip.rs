@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use reverb_base::{Error, ErrorKind, Result};
 use reverb_checkpoint::{Held, LoadOptions, Loaded, Progress, SaveOptions, Stored, load, save};
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, NewItem, Sampled, SequenceRange, Shape, TableConfig, Tensor,
-    TensorData, TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, DataFile, HeadsCache, NewItem, Place, ReadAt, Sampled,
+    SequenceRange, Shape, TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
 
@@ -103,6 +103,74 @@ fn load_from(root: &Path, tables: &[Arc<Table>]) -> Result<Option<Loaded>> {
         keep_signatures: true,
     };
     load(tables, &options, &Arc::default(), &mut Held::default())
+}
+
+/// A data file in memory.
+#[derive(Debug)]
+struct Payload(Vec<u8>);
+
+impl ReadAt for Payload {
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
+        bytes.copy_from_slice(&self.0[offset as usize..][..bytes.len()]);
+        Ok(())
+    }
+}
+
+/// The same chunk on disk, forgotten; with another checksum if it is to be damaged.
+fn forgotten(plain: &Chunk, is_damaged: bool) -> Chunk {
+    let payload = plain.payload();
+    let disk = Chunk::on_disk(plain, &mut HeadsCache::default()).unwrap();
+    let crc = crc32c::crc32c(&payload) ^ u32::from(is_damaged);
+    let bytes = [&[0; 8], &*payload].concat();
+    let file = DataFile::new(1, "data-0000000001.seg".into(), Box::new(Payload(bytes)));
+    disk.set_place(Place { file, offset: 8, crc });
+    assert!(disk.forget());
+    disk
+}
+
+#[test]
+fn payloads_on_disk_are_saved_like_those_in_memory() {
+    let [in_memory, on_disk] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let plain: Vec<Chunk> = (0..200)
+        .map(|key| chunk(key, &(0..500).map(|at| at * at * (key as i32 + 7)).collect::<Vec<_>>()))
+        .collect();
+    let disk: Vec<Chunk> = plain.iter().map(|chunk| forgotten(chunk, false)).collect();
+    for (root, chunks) in [(&in_memory, &plain), (&on_disk, &disk)] {
+        let tables = tables(1000);
+        chunks.iter().zip(0..).for_each(|(chunk, key)| insert(&tables[0], key, chunk));
+        save_to(root.path(), &tables);
+    }
+    assert!(disk.iter().all(|chunk| chunk.resident().is_none()), "a save keeps nothing in memory");
+    let data = |root: &tempfile::TempDir| {
+        let loaded = tables(1000);
+        load_from(root.path(), &loaded).unwrap().unwrap();
+        let items = all(&loaded[0]);
+        items.iter().map(|item| item.trajectory.decode().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(data(&on_disk), data(&in_memory));
+}
+
+#[test]
+fn a_payload_that_cannot_be_read_back_ends_the_save() {
+    let root = tempfile::tempdir().unwrap();
+    let tables = tables(10);
+    let values: Vec<i32> = (0..500).map(|at| at * at * 7).collect();
+    insert(&tables[0], 1, &chunk(1, &values));
+    let before = save_to(root.path(), &tables);
+    insert(&tables[0], 2, &forgotten(&chunk(2, &values), true));
+    let (progress, mut held) = (Progress::default(), Held::default());
+    let error = save(&tables, &save_options(root.path()), &progress, &mut held).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::DataLoss);
+    assert_eq!(
+        error.message(),
+        "Checkpoint: a payload cannot be read back: data-0000000001.seg at 8: checksum differs"
+    );
+    let left: Vec<PathBuf> =
+        fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(left.contains(&before), "{left:?}");
+    assert!(left.iter().all(|path| !path.to_string_lossy().contains(".partial-")), "{left:?}");
+    assert_eq!(tables[0].remove_lost(&[1, 2]), 1);
+    save_to(root.path(), &tables);
 }
 
 #[test]
