@@ -192,6 +192,7 @@ class RemovedItems:
       deleted: Deleted by a client.
       reset: Removed by a reset of the table.
       shrunk: Evicted because the table was made smaller.
+      lost: Removed because a payload could not be read back from disk.
       unsampled: Number of all these items that had never been sampled.
       times_sampled: How often each of the others had been sampled.
     """
@@ -202,14 +203,15 @@ class RemovedItems:
     deleted: int
     reset: int
     shrunk: int
+    lost: int
     unsampled: int
     times_sampled: Histogram
 
     @property
     def total(self) -> int:
         """Number of items that left."""
-        by_reason = (self.full, self.bytes, self.sampled_out, self.deleted, self.reset, self.shrunk)
-        return sum(by_reason)
+        by_policy = self.full + self.bytes + self.sampled_out + self.shrunk
+        return by_policy + self.deleted + self.reset + self.lost
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "RemovedItems":

@@ -90,7 +90,7 @@ def expected(name, table):
         key("priority_updates_total"): table.priority_updates,
         **{
             key("removed_total", reason=reason): getattr(removed, reason)
-            for reason in ("full", "bytes", "sampled_out", "deleted", "reset", "shrunk")
+            for reason in ("full", "bytes", "sampled_out", "deleted", "reset", "shrunk", "lost")
         },
         key("removed_unsampled_total"): removed.unsampled,
         key("limiter_diff"): table.cursor,

@@ -172,6 +172,7 @@ def _removed(table: TableStatus) -> list[tuple[str, str]]:
         ("deleted", text.short(removed.deleted)),
         ("reset", text.short(removed.reset)),
         ("table made smaller", text.short(removed.shrunk)),
+        ("lost on disk", text.short(removed.lost)),
         ("never sampled before", _percent(unsampled)),
     ]
 

@@ -37,6 +37,7 @@ mod snapshot;
 mod state;
 mod statistics;
 mod step_counts;
+mod sweep;
 #[cfg(test)]
 mod testing;
 mod transfer;

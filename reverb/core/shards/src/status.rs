@@ -293,8 +293,17 @@ fn add_limiter(sum: &mut RateLimiterCheckpoint, part: &RateLimiterCheckpoint) {
 }
 
 fn add_removed(sum: &mut RemovedItems, part: &RemovedItems) {
-    let RemovedItems { full, bytes, sampled_out, deleted, reset, unsampled, times_sampled, shrunk } =
-        part;
+    let RemovedItems {
+        full,
+        bytes,
+        sampled_out,
+        deleted,
+        reset,
+        unsampled,
+        times_sampled,
+        shrunk,
+        lost,
+    } = part;
     sum.full += full;
     sum.bytes += bytes;
     sum.sampled_out += sampled_out;
@@ -302,6 +311,7 @@ fn add_removed(sum: &mut RemovedItems, part: &RemovedItems) {
     sum.reset += reset;
     sum.unsampled += unsampled;
     sum.shrunk += shrunk;
+    sum.lost += lost;
     add_histogram(&mut sum.times_sampled, times_sampled.as_ref());
 }
 

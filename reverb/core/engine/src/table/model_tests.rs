@@ -31,6 +31,8 @@ enum Operation {
     Sample(usize),
     Update(Vec<(u64, f64)>),
     Delete(u64),
+    /// Removes an item as one whose payload is lost.
+    Lose(u64),
     Reset,
     Configure(TableChange),
 }
@@ -249,11 +251,13 @@ struct Pair {
     config: TableConfig,
     state: TableState,
     model: Model,
+    /// Number of lost items, also before a reset.
+    num_lost: u64,
 }
 
 impl Pair {
     fn new(config: TableConfig) -> Self {
-        Self { state: TableState::new(&config), config, model: Model::default() }
+        Self { state: TableState::new(&config), config, model: Model::default(), num_lost: 0 }
     }
 
     fn apply(&mut self, operation: &Operation, chunks: &mut Chunks) {
@@ -277,6 +281,10 @@ impl Pair {
             }
             Operation::Delete(key) => {
                 self.state.delete(*key);
+                self.model.delete(*key);
+            }
+            Operation::Lose(key) => {
+                self.num_lost += u64::from(self.state.remove(*key, Removal::Lost));
                 self.model.delete(*key);
             }
             Operation::Configure(change) => self.configure(change, chunks),
@@ -467,6 +475,7 @@ impl Pair {
         let statistics = state.statistics();
         let left: u64 = Removal::ALL.map(|reason| statistics.removed.of(reason)).iter().sum();
         assert_eq!(statistics.inserts, left + model.items.len() as u64);
+        assert_eq!(statistics.removed.of(Removal::Lost), self.num_lost);
         assert_eq!(left, statistics.removed.unsampled() + statistics.removed.sampled().count());
     }
 }
@@ -531,7 +540,8 @@ fn operations() -> impl Strategy<Value = Operation> {
         8 => insert,
         4 => prop_oneof![1usize..4, 30usize..90].prop_map(Operation::Sample),
         3 => prop::collection::vec((key.clone(), priorities()), 0..50).prop_map(Operation::Update),
-        2 => key.prop_map(Operation::Delete),
+        2 => key.clone().prop_map(Operation::Delete),
+        1 => key.prop_map(Operation::Lose),
         1 => prop::sample::select(vec![Operation::Reset, Operation::Sample(1)]),
         1 => changes().prop_map(Operation::Configure),
     ]

@@ -106,7 +106,8 @@ impl Table {
         Ok(num_deleted)
     }
 
-    fn count_impossible_samples(&self) -> Result<()> {
+    /// Counts samples as taken that only removed items allowed.
+    pub(super) fn count_impossible_samples(&self) -> Result<()> {
         self.operate(Activity::Running, |shared, _| {
             shared.state.count_impossible_samples(shared.config.max_times_sampled);
         })

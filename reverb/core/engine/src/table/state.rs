@@ -237,9 +237,14 @@ impl TableState {
 
     /// Deletes the item with this key; `false` if there is none.
     pub(super) fn delete(&mut self, key: u64) -> bool {
+        self.remove(key, Removal::Deleted)
+    }
+
+    /// Removes the item with this key for this reason; `false` if there is none.
+    pub(super) fn remove(&mut self, key: u64, reason: Removal) -> bool {
         let handle = self.contents.items.find(key);
         if let Some(handle) = handle {
-            self.delete_at(handle, Removal::Deleted);
+            self.delete_at(handle, reason);
         }
         handle.is_some()
     }

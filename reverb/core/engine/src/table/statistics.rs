@@ -24,12 +24,21 @@ pub enum Removal {
     Reset,
     /// The table was made smaller.
     Shrunk,
+    /// A payload of the item could not be read back from disk.
+    Lost,
 }
 
 impl Removal {
     /// All reasons.
-    pub const ALL: [Self; 6] =
-        [Self::Full, Self::Bytes, Self::SampledOut, Self::Deleted, Self::Reset, Self::Shrunk];
+    pub const ALL: [Self; 7] = [
+        Self::Full,
+        Self::Bytes,
+        Self::SampledOut,
+        Self::Deleted,
+        Self::Reset,
+        Self::Shrunk,
+        Self::Lost,
+    ];
 
     /// Name in metrics.
     pub fn name(self) -> &'static str {
@@ -40,6 +49,7 @@ impl Removal {
             Self::Deleted => "deleted",
             Self::Reset => "reset",
             Self::Shrunk => "shrunk",
+            Self::Lost => "lost",
         }
     }
 }

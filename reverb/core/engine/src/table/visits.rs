@@ -145,6 +145,13 @@ mod tests {
             let mut scan = table.begin_fetch(&keys, ItemCondition::ALL).unwrap();
             while !table.scan(&mut scan).unwrap().is_empty() {}
         });
+        check("sweep", || {
+            let mut next = Some(0);
+            while let Some(start) = next {
+                next = table.sweep(start, &mut Vec::new(), &mut Vec::new());
+            }
+        });
+        check("lost items", || assert_eq!(table.remove_lost(&keys), 0));
         check("snapshot", || {
             drop(SnapshotCut::begin(&[Arc::clone(&table)]).unwrap().copy());
         });

@@ -207,6 +207,7 @@ static NONE_REMOVED: RemovedItems = RemovedItems {
     unsampled: 0,
     times_sampled: None,
     shrunk: 0,
+    lost: 0,
 };
 
 /// Family with one series per table.
@@ -310,7 +311,7 @@ fn removals(all: &mut OfTables<'_>) {
         "Items that left, by the reason.",
         "reason",
         |table| {
-            let RemovedItems { full, bytes, sampled_out, deleted, reset, shrunk, .. } =
+            let RemovedItems { full, bytes, sampled_out, deleted, reset, shrunk, lost, .. } =
                 table.removed.as_ref().unwrap_or(&NONE_REMOVED);
             [
                 ("full", *full as f64),
@@ -319,6 +320,7 @@ fn removals(all: &mut OfTables<'_>) {
                 ("deleted", *deleted as f64),
                 ("reset", *reset as f64),
                 ("shrunk", *shrunk as f64),
+                ("lost", *lost as f64),
             ]
         },
     );

@@ -817,6 +817,9 @@ pub struct RemovedItems {
     /// Removed because the table was made smaller.
     #[prost(int64, tag = "8")]
     pub shrunk: i64,
+    /// Removed because a payload could not be read back from disk.
+    #[prost(int64, tag = "9")]
+    pub lost: i64,
 }
 /// State of the inserts or of the samples of a table.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -82,6 +82,7 @@ fn removed_items(removed: &Removed) -> RemovedItems {
         deleted: of(Removal::Deleted),
         reset: of(Removal::Reset),
         shrunk: of(Removal::Shrunk),
+        lost: of(Removal::Lost),
         unsampled: number(removed.unsampled()),
         times_sampled: Some(histogram(removed.sampled(), 1.0)),
     }
