@@ -7,7 +7,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use reverb_base::process::generation;
 use reverb_base::{Error, PerProcess, Result};
-use reverb_checkpoint::leave_locks_to_parent;
+use reverb_files::leave_locks_to_parent;
 use tokio::runtime::Runtime;
 use tracing::warn;
 

@@ -17,9 +17,9 @@ use reverb_base::{Result, open_directory};
 
 use crate::failure::from_io;
 use crate::held::{Held, HeldCheckpoint};
-use crate::lock::{FileLock, is_locked, lock_directory};
 use crate::manifest::Manifest;
 use crate::name::ServerName;
+use reverb_files::{FileLock, is_locked, lock_directory};
 
 pub(crate) const TABLES: &str = "tables.tfrecord";
 pub(crate) const ITEMS: &str = "items.tfrecord";

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use reverb_base::{Error, Result, Unreadable, open_file, read_file};
 
 use crate::directory::{DONE, TABLES, complete, is_complete, latest};
-use crate::lock::{FileLock, lock_directory, open_to_lock};
 use crate::manifest::Manifest;
 use crate::name::ServerName;
-use crate::owner::Owner;
 use crate::pipeline::check;
 use crate::progress::Progress;
+use reverb_files::Owner;
+use reverb_files::{FileLock, lock_directory, open_to_lock};
 
 /// Prefix of the file of a name. The server with that name locks it.
 const NAME_FILE: &str = ".server-";

@@ -13,8 +13,8 @@ use reverb_base::{Error, Result, read_file};
 use crate::directory::DONE;
 use crate::failure::{damaged, unreadable};
 use crate::name::ServerName;
-use crate::owner::Owner;
 use crate::shard_identity::ShardIdentity;
+use reverb_files::Owner;
 
 /// Maximum size. Ours has some hundred bytes, and is read whole.
 const MAX_BYTES: u64 = 16 << 20;

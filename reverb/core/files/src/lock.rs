@@ -18,7 +18,7 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// While this value exists, the same file cannot be locked again, by this process or another.
 #[derive(Debug)]
-pub(crate) struct FileLock {
+pub struct FileLock {
     generation: usize,
     number: u64,
 }
@@ -29,7 +29,7 @@ impl FileLock {
     /// # Errors
     ///
     /// `WouldBlock` if it is locked already; other errors if the file system has no locks.
-    pub(crate) fn try_new(file: &File) -> Result<Self, TryLockError> {
+    pub fn try_new(file: &File) -> Result<Self, TryLockError> {
         file.try_lock()?;
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let file = file.try_clone().map_err(TryLockError::Error)?;
@@ -63,7 +63,7 @@ pub fn leave_locks_to_parent() {
 }
 
 /// Opens a file to lock it. On NFS the file must be open for writing.
-pub(crate) fn open_to_lock(path: &Path) -> Result<File, Unreadable> {
+pub fn open_to_lock(path: &Path) -> Result<File, Unreadable> {
     let file = open_file(path, OpenOptions::new().read(true).write(true));
     file.or_else(|why| match why {
         Unreadable::Refused(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -74,7 +74,7 @@ pub(crate) fn open_to_lock(path: &Path) -> Result<File, Unreadable> {
 }
 
 /// Returns true if a file is locked; an error if that cannot be determined.
-pub(crate) fn is_locked(path: &Path) -> io::Result<bool> {
+pub fn is_locked(path: &Path) -> io::Result<bool> {
     // Shared, because other processes may check at the same time.
     match open_file(path, OpenOptions::new().read(true))?.try_lock_shared() {
         Ok(()) => Ok(false),
@@ -85,7 +85,7 @@ pub(crate) fn is_locked(path: &Path) -> io::Result<bool> {
 
 /// Locks a directory for short operations that exclude each other. On file systems without locks it
 /// does nothing, so two servers should not share a directory there.
-pub(crate) fn lock_directory(path: &Path) -> Option<File> {
+pub fn lock_directory(path: &Path) -> Option<File> {
     let directory = open_directory(path).ok()?;
     directory.lock().ok().map(|()| directory)
 }

@@ -13,13 +13,14 @@ const LOCKS: &str = "/proc/locks";
 
 /// A process and its machine. Ownership is decided by locks, never by this value.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Owner {
+pub struct Owner {
     process: u32,
     host: String,
 }
 
 impl Owner {
-    pub(crate) fn here() -> Self {
+    /// This process.
+    pub fn here() -> Self {
         // The host name must be a single word.
         let host: String = host_name().split_whitespace().collect();
         let host = if host.is_empty() { "localhost".to_owned() } else { host };
@@ -27,7 +28,7 @@ impl Owner {
     }
 
     /// The process on this machine that holds a lock on a file, if the system knows it.
-    pub(crate) fn of_lock(path: &Path) -> Option<Self> {
+    pub fn of_lock(path: &Path) -> Option<Self> {
         let inode = inode_of(path)?;
         let locks = fs::read_to_string(LOCKS).ok()?;
         let process = locks.lines().find_map(|line| holder(line, inode))?;
@@ -35,7 +36,7 @@ impl Owner {
     }
 
     /// Formats it as one word, which `parse` reads.
-    pub(crate) fn to_word(&self) -> String {
+    pub fn to_word(&self) -> String {
         format!("{}@{}", self.process, self.host)
     }
 }
