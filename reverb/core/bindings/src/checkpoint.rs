@@ -10,8 +10,9 @@ use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use reverb_base::{Error, Result};
-use reverb_checkpoint::{ItemCursor, Progress, Stored, TableStatistics, masked_crc};
+use reverb_checkpoint::{ItemCursor, Progress, Stored, TableStatistics};
 use reverb_data::Sampled;
+use reverb_files::masked_crc;
 use reverb_wire::convert::table_info::from_checkpoint;
 
 use crate::error::OrRaise;

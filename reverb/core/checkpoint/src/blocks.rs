@@ -12,10 +12,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use flate2::{Decompress, FlushDecompress, Status};
 use reverb_base::{Error, Result};
+use reverb_files::masked_crc;
 
 use crate::failure::{damaged, from_io};
 use crate::progress::Progress;
-use crate::record::{FOOTER_BYTES, HEADER_BYTES, masked_crc, parse_header, record_bytes};
+use crate::record::{FOOTER_BYTES, HEADER_BYTES, parse_header, record_bytes};
 
 const INPUT_BYTES: usize = 256 * 1024;
 

@@ -37,7 +37,6 @@ pub use held::Held;
 pub use load::{LoadOptions, Loaded, load};
 pub use name::ServerName;
 pub use progress::Progress;
-pub use record::masked_crc;
 pub use save::{SaveOptions, Saved, save};
 pub use settings::{from_config, to_config, to_message};
 pub use shard_identity::ShardIdentity;

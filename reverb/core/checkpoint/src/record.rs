@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Records in TensorFlow's format: length, checksum of the length, data, checksum of the data.
 
+use reverb_files::masked_crc;
+
 /// Length of the header before a record's data.
 pub(crate) const HEADER_BYTES: usize = 12;
 
@@ -12,12 +14,6 @@ pub(crate) const MAX_RECORD_BYTES: u64 = 64 << 20;
 
 /// Maximum size of a chunk, which is that of a protobuf message.
 pub(crate) const MAX_CHUNK_RECORD_BYTES: u64 = 2 << 30;
-
-/// Checksum of a record: CRC-32C, rotated and shifted, so that a checksum of data that holds
-/// checksums is not zero.
-pub fn masked_crc(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
-}
 
 /// Appends a record; `write` appends its data. Returns their length.
 pub(crate) fn put_record(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> u64 {
@@ -49,13 +45,6 @@ pub(crate) fn record_bytes(data_bytes: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn checksums_are_those_of_the_format() {
-        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
-        assert_eq!(masked_crc(b"123456789"), 0xc78a_b0e5);
-        assert_eq!(masked_crc(&[0; 32]), 0x0fd7_fffa);
-    }
 
     #[test]
     fn a_record_has_its_length_and_two_checksums() {
