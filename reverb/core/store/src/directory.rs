@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The directory of a store: whether it may be used, its lock, and what was left in it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use reverb_base::{Error, Result, open_file};
+use reverb_files::{Disk, FileLock, FileSystem, Owner};
+
+use crate::head::{Head, StoreId, USED_BYTES, is_of_journal};
+
+const LOCK: &str = "LOCK";
+
+/// The lock file has a line.
+const MAX_LOCK_BYTES: u64 = 4096;
+
+/// Time that a start waits for a store that is shutting down.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// A directory that this process alone uses as a store.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    pub(crate) disk: Arc<dyn Disk>,
+    /// In the head of each of its files.
+    pub(crate) id: StoreId,
+    /// Above those of all files that were there.
+    pub(crate) first_number: u32,
+    _lock: FileLock,
+}
+
+impl Directory {
+    /// Takes a directory, makes it if it is missing, and deletes what an earlier process left.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if it is no directory, may not be written, is a journal, is in use by
+    /// another store, or has no locks.
+    pub(crate) fn open(path: &Path, disk: Arc<dyn Disk>) -> Result<Self> {
+        let refused = |error: &io::Error| is_unusable(path, error);
+        make(path).map_err(|error| refused(&error))?;
+        let names = disk.list(path).map_err(|error| refused(&error))?;
+        let is_journal = |name: &&std::ffi::OsString| {
+            let text = name.to_string_lossy();
+            (text.starts_with("log-") || text.starts_with("base-"))
+                && read_start(&*disk, &path.join(name)).is_some_and(|start| is_of_journal(&start))
+        };
+        if names.iter().any(|name| is_journal(&name)) {
+            return Err(Error::failed_precondition(format!(
+                "store {} is a journal: open it without journal=False, or give an empty directory",
+                path.display()
+            )));
+        }
+        let (mut file, lock) = take_lock(path)?;
+        let id = write_lock(&mut file).map_err(|error| refused(&error))?;
+        let mut directory = Self { path: path.to_owned(), disk, id, first_number: 1, _lock: lock };
+        directory.first_number = directory.delete_left_files().map_err(|error| refused(&error))?;
+        directory.warn_of_file_system();
+        Ok(directory)
+    }
+
+    /// Path of the data file with a number.
+    pub(crate) fn data_file(&self, number: u32) -> PathBuf {
+        self.path.join(format!("data-{number:010}.seg"))
+    }
+
+    /// Deletes data files of earlier processes, and nothing else. Returns a number that no file
+    /// has.
+    fn delete_left_files(&self) -> io::Result<u32> {
+        let (mut next, mut num_foreign) = (1, 0);
+        for name in self.disk.list(&self.path)? {
+            let Some(number) = number_of(&name.to_string_lossy()) else { continue };
+            next = next.max(number.saturating_add(1));
+            let path = self.path.join(&name);
+            match read_start(&*self.disk, &path).as_ref().and_then(Head::parse) {
+                Some(head) if head == (Head { store: self.id, number }) => {
+                    self.disk.delete(&path)?;
+                }
+                _ => num_foreign += 1,
+            }
+        }
+        if num_foreign > 0 {
+            tracing::warn!(
+                "store {}: {num_foreign} data files there are not of this store, so they stay; \
+                 delete them if nothing needs them",
+                self.path.display()
+            );
+        }
+        Ok(next)
+    }
+
+    fn warn_of_file_system(&self) {
+        let why = match self.disk.kind(&self.path) {
+            Ok(FileSystem::Memory) => "a file system in memory (tmpfs), so nothing is saved",
+            Ok(FileSystem::Overlay) => {
+                "the layer of a container (overlayfs), which is slow and small: mount a volume"
+            }
+            Ok(FileSystem::Network) => "a network file system (NFS): a local disk is faster",
+            Ok(FileSystem::Other) | Err(_) => return,
+        };
+        tracing::warn!("store {} is on {why}", self.path.display());
+    }
+}
+
+/// Makes the directory, for its owner only, if it is missing.
+fn make(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            DirBuilder::new().recursive(true).mode(0o700).create(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Locks the directory, and waits a moment for a store that is shutting down.
+fn take_lock(path: &Path) -> Result<(File, FileLock)> {
+    let lock = path.join(LOCK);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).mode(0o600);
+    let mut file = open_file(&lock, &mut options).map_err(|why| is_unusable(path, &why.into()))?;
+    let start = Instant::now();
+    loop {
+        match FileLock::try_new(&file) {
+            Ok(taken) => return Ok((file, taken)),
+            Err(TryLockError::WouldBlock) if start.elapsed() < MAX_WAIT => {
+                std::thread::sleep(POLL);
+            }
+            Err(TryLockError::WouldBlock) => {
+                let owner = read_lock(&mut file).0.or_else(|| Owner::of_lock(&lock));
+                let owner = owner.map_or_else(|| "another process".into(), |it| it.to_string());
+                return Err(Error::failed_precondition(format!(
+                    "store {} is in use by {owner}",
+                    path.display()
+                )));
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(Error::failed_precondition(format!(
+                    "store {} is on a file system without locks ({}), where two servers could use \
+                     it at once: give a directory of a local disk",
+                    path.display(),
+                    without_number(&error)
+                )));
+            }
+        }
+    }
+}
+
+/// Who has the lock, and the id of the store.
+fn read_lock(file: &mut File) -> (Option<Owner>, Option<StoreId>) {
+    let mut text = String::new();
+    let _ = io::Seek::rewind(file);
+    let _ = file.take(MAX_LOCK_BYTES).read_to_string(&mut text);
+    let mut words = text.split_whitespace();
+    let owner = words.next().and_then(|word| word.parse().ok());
+    let id = words.next().filter(|word| word.len() == 32);
+    let id = id.and_then(|word| u128::from_str_radix(word, 16).ok()).map(u128::to_be_bytes);
+    (owner, id)
+}
+
+/// Says in the lock file who has it, since when, and the id of the store, which it keeps.
+fn write_lock(file: &mut File) -> io::Result<StoreId> {
+    let id = read_lock(file).1.unwrap_or_else(rand::random);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let number = u128::from_be_bytes(id);
+    file.set_len(0)?;
+    io::Seek::rewind(file)?;
+    file.write_all(format!("{} {number:032x} {now}\n", Owner::here().to_word()).as_bytes())?;
+    Ok(id)
+}
+
+/// The number in the name of a data file.
+fn number_of(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("data-")?.strip_suffix(".seg")?;
+    digits.parse().ok().filter(|_| digits.len() == 10)
+}
+
+/// The first bytes of a file; `None` if it cannot be read or is shorter.
+fn read_start(disk: &dyn Disk, path: &Path) -> Option<[u8; USED_BYTES]> {
+    let mut start = [0; USED_BYTES];
+    disk.open(path).ok()?.read_exact_at(&mut start, 0).ok()?;
+    Some(start)
+}
+
+fn is_unusable(path: &Path, error: &io::Error) -> Error {
+    Error::failed_precondition(format!(
+        "Store(path) must be a directory that this process may write to, got {}: {}",
+        path.display(),
+        without_number(error)
+    ))
+}
+
+/// The text of an error without the system's number.
+fn without_number(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words).to_owned()
+}

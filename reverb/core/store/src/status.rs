@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a store tells about itself.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+/// State of a store and what it has counted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoreStatus {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Whether it writes.
+    pub state: StoreState,
+    /// Bytes of payloads that chunks have on disk.
+    pub live_bytes: u64,
+    /// Bytes of data files that no chunk needs any more.
+    pub dead_bytes: u64,
+    /// Bytes that its files may take: the option, else what the file system has.
+    pub max_bytes: u64,
+    /// Number of data files.
+    pub num_files: usize,
+    /// Bytes of payloads that were written for the first time.
+    pub written_bytes: u64,
+    /// Bytes of payloads that were written again, to empty files.
+    pub moved_bytes: u64,
+    /// Bytes of payloads that were given to it and are not written yet.
+    pub waiting_bytes: u64,
+    /// Bytes a second of the last writes; 0 before the first one.
+    pub write_speed: f64,
+    /// Number of reads.
+    pub reads: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Time of all reads together.
+    pub read_time: Duration,
+    /// Errors of the disk so far.
+    pub errors: Vec<DiskErrors>,
+}
+
+/// Whether a store writes what it is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreState {
+    /// It does.
+    Ok,
+    /// It does not, because its files have as many bytes as they may; it still moves payloads.
+    Full,
+    /// It does not, because of an error of the disk; it tries again each 10 seconds.
+    Failing {
+        /// The call, the file and the error.
+        error: String,
+        /// When it began.
+        since: SystemTime,
+    },
+}
+
+/// Number of errors of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskErrors {
+    /// `create`, `write`, `read` or `delete`.
+    pub call: &'static str,
+    /// A word for the error, such as `no_space` or `io`.
+    pub kind: &'static str,
+    /// How often it came.
+    pub count: u64,
+}

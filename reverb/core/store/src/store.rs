@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A store: the handle of its users.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use reverb_base::{Error, Result, byte_size};
+use reverb_data::Chunk;
+use reverb_files::Disk;
+
+use crate::counts::Counts;
+use crate::data_files::{DataFiles, FilesToEmpty, Sizes};
+use crate::directory::Directory;
+use crate::open_file::Waker;
+use crate::queue::{Queue, Task};
+use crate::status::{DiskErrors, StoreStatus};
+use crate::writer;
+
+/// Bytes that wait before `write` does. They are in memory anyway.
+const MAX_WAITING_BYTES: u64 = 32 << 20;
+
+/// Most bytes of one write.
+const MAX_WRITE_BYTES: usize = 1 << 20;
+
+/// Most bytes of a file while all of them together have less than 64 times as many.
+const FILE_BYTES: u64 = 128 << 20;
+
+/// Most bytes of any file.
+const MAX_FILE_BYTES: u64 = 1 << 30;
+
+/// Smallest budget, in files.
+const MIN_FILES: u64 = 8;
+
+/// Time that a stop waits for the disk.
+const MAX_STOP: Duration = Duration::from_secs(5);
+
+/// What a user chooses of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Its directory, made if it is missing.
+    pub path: PathBuf,
+    /// Bytes that its files may take; `None`: the file system less 5 %.
+    pub max_bytes: Option<u64>,
+    /// Bytes of a file while there are few. Larger stores have larger files.
+    pub min_file_bytes: u64,
+    /// Time after which a disk that has failed is tried again.
+    pub retry_after: Duration,
+}
+
+impl StoreOptions {
+    /// The usual options.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            max_bytes: None,
+            min_file_bytes: 8 << 20,
+            retry_after: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Payloads of chunks in a directory, and the thread that writes them. Dropping it deletes its
+/// files; payloads in them can still be read.
+#[derive(Debug)]
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) options: StoreOptions,
+    pub(crate) directory: Directory,
+    pub(crate) files: Mutex<DataFiles>,
+    pub(crate) queue: Mutex<Queue>,
+    /// Tells those that wait for the thread.
+    pub(crate) served: Condvar,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) waker: Arc<Waker>,
+    /// Bytes that files may take, as it was seen last.
+    budget: AtomicU64,
+}
+
+impl Store {
+    /// Takes the directory for this process, and starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a budget that is too small. `FailedPrecondition` if the path is no
+    /// directory, cannot be written or locked, is a journal, or is in use by another store.
+    pub fn open(options: StoreOptions, disk: Arc<dyn Disk>) -> Result<Self> {
+        let least = MIN_FILES * options.min_file_bytes;
+        if let Some(given) = options.max_bytes.filter(|&given| given < least) {
+            return Err(Error::invalid_argument(format!(
+                "Store(max_bytes) must be at least {}, got {}",
+                byte_size::describe(least),
+                byte_size::describe(given)
+            )));
+        }
+        let directory = Directory::open(&options.path, disk)?;
+        let shared = Arc::new(Shared {
+            files: Mutex::new(DataFiles::new(directory.first_number)),
+            options,
+            directory,
+            queue: Mutex::default(),
+            served: Condvar::new(),
+            counts: Arc::default(),
+            waker: Arc::new(Waker::new()),
+            budget: AtomicU64::new(0),
+        });
+        shared.room();
+        let writing = shared.clone();
+        let thread = std::thread::Builder::new().name("reverb-store".to_owned());
+        let started = thread.spawn(move || {
+            writing.waker.set_thread();
+            writer::run(&writing);
+        });
+        match started {
+            Ok(_) => Ok(Self { shared }),
+            Err(error) => Err(Error::new(
+                reverb_base::ErrorKind::ResourceExhausted,
+                format!("The thread of the store cannot be started: {error}."),
+            )),
+        }
+    }
+
+    /// Gives payloads to be written, and forgotten if `forget` is true. Chunks whose payloads have
+    /// a place are not written again, and neither are those that nobody else refers to when their
+    /// turn comes. Waits while too many bytes wait.
+    ///
+    /// Returns false if the store does not take them now: its disk has failed, it is full, or it
+    /// is stopped. Payloads that wait at such a moment are given up; their chunks have no place.
+    pub fn write(&self, chunks: Vec<Chunk>, forget: bool) -> bool {
+        self.give(chunks, if forget { Task::WriteAndForget } else { Task::Write })
+    }
+
+    /// Gives payloads to be moved out of files that are to be emptied; the others stay where they
+    /// are. Otherwise like `write`, but a full store takes them.
+    pub fn move_out(&self, chunks: Vec<Chunk>) -> bool {
+        self.give(chunks, Task::Move)
+    }
+
+    fn give(&self, chunks: Vec<Chunk>, task: Task) -> bool {
+        if !self.shared.waker.is_mine() {
+            return false;
+        }
+        let mut queue = self.shared.queue.lock();
+        while queue.accepts(task) && queue.waiting_bytes >= MAX_WAITING_BYTES {
+            self.shared.served.wait(&mut queue);
+        }
+        let is_taken = queue.accepts(task);
+        if is_taken {
+            for chunk in chunks.into_iter().filter(Chunk::is_disk_chunk) {
+                queue.push(chunk, task);
+            }
+        }
+        drop(queue);
+        self.shared.waker.wake();
+        is_taken
+    }
+
+    /// Bytes of payloads that were given and are not written yet.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.shared.queue.lock().waiting_bytes
+    }
+
+    /// Waits until all that was given is written, or given up.
+    pub fn wait_until_written(&self) {
+        let mut queue = self.shared.queue.lock();
+        while self.shared.waker.is_mine() && queue.num_waiting > 0 && !queue.has_ended {
+            self.shared.served.wait(&mut queue);
+        }
+    }
+
+    /// The files whose payloads are to be moved out now: the emptiest, above 30 % of garbage, or
+    /// of any garbage while the budget is nearly used up.
+    pub fn to_empty(&self) -> FilesToEmpty {
+        let budget = self.shared.budget.load(Relaxed);
+        let scarce = (budget / 20).max(3 * self.shared.file_bytes());
+        let mut files = self.shared.files.lock();
+        let room = budget.saturating_sub(files.sizes().used());
+        files.choose(if room < scarce { budget / 20 } else { 0 }, room)
+    }
+
+    /// State and counts.
+    pub fn status(&self) -> StoreStatus {
+        let Shared { options, counts, .. } = &*self.shared;
+        let Sizes { bytes, live_bytes, num_files } = self.shared.files.lock().sizes();
+        let (state, waiting_bytes) = {
+            let queue = self.shared.queue.lock();
+            (queue.state(), queue.waiting_bytes)
+        };
+        let errors = counts.errors().into_iter();
+        StoreStatus {
+            path: options.path.clone(),
+            state,
+            live_bytes,
+            dead_bytes: bytes - live_bytes,
+            max_bytes: self.shared.budget.load(Relaxed),
+            num_files,
+            written_bytes: counts.written_bytes.load(Relaxed),
+            moved_bytes: counts.moved_bytes.load(Relaxed),
+            waiting_bytes,
+            write_speed: counts.write_speed(),
+            reads: counts.reads.load(Relaxed),
+            read_bytes: counts.read_bytes.load(Relaxed),
+            read_time: counts.read_time(),
+            errors: errors.map(|((call, kind), count)| DiskErrors { call, kind, count }).collect(),
+        }
+    }
+
+    /// Ends the thread and deletes the files. A disk that hangs is left after 5 s.
+    pub fn stop(&self) {
+        if !self.shared.waker.is_mine() {
+            return;
+        }
+        let mut queue = self.shared.queue.lock();
+        queue.is_closed = true;
+        self.shared.served.notify_all();
+        self.shared.waker.wake();
+        let end = Instant::now() + MAX_STOP;
+        while !queue.has_ended {
+            if self.shared.served.wait_until(&mut queue, end).timed_out() {
+                tracing::warn!(
+                    "store {}: the disk does not answer, so its files are left there",
+                    self.shared.options.path.display()
+                );
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.files.lock().sizes().used()
+    }
+
+    /// Bytes at which a new file ends.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let all = self.used_bytes();
+        let least = self.options.min_file_bytes;
+        let few = (all / 16).clamp(least, FILE_BYTES.max(least));
+        few.max((all / 64).min(MAX_FILE_BYTES))
+    }
+
+    /// Most bytes of one write, a small part of a file.
+    pub(crate) fn write_bytes(&self) -> usize {
+        MAX_WRITE_BYTES.min(self.options.min_file_bytes as usize / 8)
+    }
+
+    /// Bytes that files may still grow by.
+    pub(crate) fn room(&self) -> u64 {
+        let used = self.used_bytes();
+        let budget = self.options.max_bytes.unwrap_or_else(|| {
+            let space = self.directory.disk.space(&self.directory.path);
+            // A disk that does not answer fails at the next write.
+            space.map_or(u64::MAX, |space| {
+                used + space.available_bytes.saturating_sub(space.total_bytes / 20)
+            })
+        });
+        self.budget.store(budget, Relaxed);
+        budget.saturating_sub(used)
+    }
+}
