@@ -34,6 +34,7 @@ __all__ = [
     "SetBy",
     "ShardStatus",
     "SideStatus",
+    "StoreStatus",
     "StreamStatus",
     "TableStatus",
     "TrafficStatus",
@@ -76,6 +77,67 @@ class MemoryStatus:
     @classmethod
     def _from_proto(cls, proto: Any) -> "MemoryStatus":
         return read_message(cls, proto, limit=proto.limit or None)
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreStatus:
+    """The directory on disk of a server with `Store`, since the start of the server.
+
+    Attributes:
+      path: The directory. `None` for a client whose token has rights on some tables only.
+      state: "ok"; "full": at `max_bytes`, so that tables evict items or let inserts wait;
+        "failing": writes fail, payloads stay in memory, and the server tries again. Later releases
+        may have more.
+      error: Why writes fail; `None` while they succeed.
+      failing_since: When they began to fail, in seconds since 1970; `None` while they succeed.
+      live_bytes: Bytes in its files that chunks refer to.
+      dead_bytes: Bytes in its files that no chunk refers to. They are freed with their files.
+      max_bytes: Limit of the sum of these two.
+      resident_bytes: Payloads that are in memory and may leave it. Part of `MemoryStatus`.
+      files: Number of its files.
+      written_bytes: Bytes that were written, without `moved_bytes`.
+      moved_bytes: Bytes that were written again, to free files that held much garbage.
+      waiting_bytes: Payloads that are to be written.
+      write_bytes_per_second: How fast the disk takes them.
+      reads: Number of reads. One may read several chunks that lie beside each other.
+      read_bytes: Bytes read.
+      read_seconds: Time that all reads took together, in several threads.
+      read_errors: Reads that failed, or found other bytes than were written. Their items are lost.
+      write_errors: Writes that failed.
+    """
+
+    path: str | None
+    state: str
+    error: str | None
+    failing_since: float | None
+    live_bytes: int
+    dead_bytes: int
+    max_bytes: int
+    resident_bytes: int
+    files: int
+    written_bytes: int
+    moved_bytes: int
+    waiting_bytes: int
+    write_bytes_per_second: float
+    reads: int
+    read_bytes: int
+    read_seconds: float
+    read_errors: int
+    write_errors: int
+
+    @classmethod
+    def _of(cls, proto: Any) -> "StoreStatus | None":
+        """The store in the status of a server; `None` if there is none."""
+        if not proto.HasField("store"):
+            return None
+        since = proto.store.failing_since_ns
+        return read_message(
+            cls,
+            proto.store,
+            path=proto.store.path or None,
+            error=proto.store.error or None,
+            failing_since=since / _NS_PER_S if since else None,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,6 +362,7 @@ class ServerStatus:
       draining: The client that asked the server to drain, and when; `None` if it does not drain.
       security: Its certificate and its tokens.
       shards: Each shard of a group, if the address is that of one; the rest is their sum.
+      store: Its directory on disk; `None` without one.
     """
 
     memory: MemoryStatus
@@ -314,6 +377,7 @@ class ServerStatus:
     draining: SetBy | None
     security: SecurityStatus
     shards: "tuple[ShardStatus, ...]" = ()
+    store: StoreStatus | None = None
 
     @classmethod
     @reads_answer
@@ -336,6 +400,7 @@ class ServerStatus:
             draining=SetBy._of(proto, "draining"),
             security=SecurityStatus._from_proto(proto.security),
             shards=tuple(ShardStatus._from_proto(shard) for shard in proto.shards),
+            store=StoreStatus._of(proto),
         )
 
 

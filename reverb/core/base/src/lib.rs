@@ -8,6 +8,7 @@
 //! no socket.
 
 mod file;
+mod store_state;
 mod token_text;
 
 pub mod byte_size;
@@ -23,3 +24,4 @@ pub mod tasks;
 pub use error::{Error, ErrorKind, Result};
 pub use file::{Unreadable, open_directory, open_file, read_file};
 pub use process::PerProcess;
+pub use store_state::StoreState;

@@ -42,6 +42,7 @@ use reverb_base::{Result, byte_size};
 use reverb_engine::{Forecast, Table, TableChanges};
 use reverb_rpc::framing::Gate;
 use reverb_rpc::server::{Stop, Traffic};
+use reverb_wire::generated::reverb::StoreStatus;
 
 use crate::observe::long_waits::LongWaits;
 use crate::observe::streams::Streams;
@@ -111,6 +112,12 @@ impl Service {
         let saved = self.stop.or(save).await?;
         // The caller gets the error, but the operator would not see it.
         saved.inspect_err(|error| tracing::error!("{error}"))
+    }
+
+    /// Status of the store; `None` without one.
+    #[expect(clippy::unused_self, reason = "no server opens a store yet")]
+    pub(crate) fn store_status(&self) -> Option<StoreStatus> {
+        None
     }
 
     /// Keeps memory within its limit, and logs once how much memory a table will need.

@@ -3,13 +3,14 @@
 
 mod diagnosis;
 
+use reverb_base::StoreState;
 use reverb_data::TableConfig;
 use reverb_wire::convert::table_config::{from_limiter, from_max_bytes, from_selector};
 use reverb_wire::generated::deepmind::reverb::RateLimiterCheckpoint;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus, RatesStatus,
-    RemovedItems, ShardStatus, SideStatus, StatusResponse, StreamStatus, TableChange, TableStatus,
-    TrafficStatus,
+    RemovedItems, ShardStatus, SideStatus, StatusResponse, StoreStatus, StreamStatus, TableChange,
+    TableStatus, TrafficStatus,
 };
 
 use crate::tables::{add_bound, add_time};
@@ -87,6 +88,7 @@ fn add(sum: &mut StatusResponse, part: &StatusResponse, shard: &ShardStatus) {
         streams,
         draining,
         security,
+        store,
         // They are added elsewhere.
         checkpoints: _,
         shards: _,
@@ -123,6 +125,68 @@ fn add(sum: &mut StatusResponse, part: &StatusResponse, shard: &ShardStatus) {
     if sum.security.is_none() {
         sum.security.clone_from(security);
     }
+    match (&mut sum.store, store) {
+        (Some(sum), Some(part)) => add_store(sum, part),
+        (sum @ None, Some(part)) => *sum = Some(part.clone()),
+        (_, None) => {}
+    }
+}
+
+/// The state of the group is the gravest one, and the error is the first one.
+fn add_store(sum: &mut StoreStatus, part: &StoreStatus) {
+    let StoreStatus {
+        path,
+        state,
+        error,
+        failing_since_ns,
+        live_bytes,
+        dead_bytes,
+        max_bytes,
+        resident_bytes,
+        files,
+        written_bytes,
+        moved_bytes,
+        waiting_bytes,
+        write_bytes_per_second,
+        reads,
+        read_bytes,
+        read_seconds,
+        read_errors,
+        write_errors,
+    } = part;
+    join(&mut sum.path, path);
+    if StoreState::named(state) > StoreState::named(&sum.state) {
+        sum.state.clone_from(state);
+    }
+    if sum.error.is_empty() {
+        sum.error.clone_from(error);
+    }
+    sum.failing_since_ns = match (sum.failing_since_ns, *failing_since_ns) {
+        (0, at) | (at, 0) => at,
+        (a, b) => a.min(b),
+    };
+    sum.live_bytes += live_bytes;
+    sum.dead_bytes += dead_bytes;
+    sum.max_bytes += max_bytes;
+    sum.resident_bytes += resident_bytes;
+    sum.files += files;
+    sum.written_bytes += written_bytes;
+    sum.moved_bytes += moved_bytes;
+    sum.waiting_bytes += waiting_bytes;
+    sum.write_bytes_per_second += write_bytes_per_second;
+    sum.reads += reads;
+    sum.read_bytes += read_bytes;
+    sum.read_seconds += read_seconds;
+    sum.read_errors += read_errors;
+    sum.write_errors += write_errors;
+}
+
+/// Appends a text to a list with commas.
+fn join(list: &mut String, text: &str) {
+    if !list.is_empty() && !text.is_empty() {
+        list.push(',');
+    }
+    list.push_str(text);
 }
 
 fn add_memory(sum: &mut MemoryStatus, part: &MemoryStatus) {
@@ -362,12 +426,6 @@ pub(crate) fn checkpoints_together<'a>(
     all: impl IntoIterator<Item = &'a CheckpointStatusResponse>,
 ) -> CheckpointStatusResponse {
     let mut sum = CheckpointStatusResponse::default();
-    let join = |a: &mut String, b: &str| {
-        if !a.is_empty() && !b.is_empty() {
-            a.push(',');
-        }
-        a.push_str(b);
-    };
     for part in all {
         let CheckpointStatusResponse {
             is_saving,

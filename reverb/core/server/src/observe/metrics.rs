@@ -3,10 +3,11 @@
 
 mod text;
 
+use reverb_base::StoreState;
 use reverb_wire::generated::RateLimiterCheckpoint;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, Histogram, MemoryStatus, ProcessStatus, RemovedItems, SecurityStatus,
-    SideStatus, StatusResponse, TableStatus, TrafficStatus,
+    SideStatus, StatusResponse, StoreStatus, TableStatus, TrafficStatus,
 };
 
 pub(crate) use text::Format;
@@ -25,6 +26,7 @@ pub(crate) fn metrics(status: &StatusResponse, format: Format) -> String {
     text.series(&[("version", &status.version), ("protocol", PROTOCOL)], 1.0);
     process(&mut text, &status.process.unwrap_or_default());
     memory(&mut text, &status.memory.unwrap_or_default());
+    disk(&mut text, status.store.as_ref());
     traffic(&mut text, status.traffic.as_ref().unwrap_or(&TrafficStatus::default()));
     security(&mut text, status.security.as_ref().unwrap_or(&SecurityStatus::default()));
     let checkpoints = status.checkpoints.as_ref();
@@ -83,6 +85,80 @@ fn memory(text: &mut Text, memory: &MemoryStatus) {
     }
     text.family("reverb_memory_limit_bytes", Kind::Gauge, "max_bytes of the server.");
     text.series(&[], limit(memory.limit));
+}
+
+/// No series without a store.
+fn disk(text: &mut Text, store: Option<&StoreStatus>) {
+    let mut family = |name, kind, help, series: &[(Option<Label<'static>>, f64)]| {
+        text.family(name, kind, help);
+        // The values are those of an empty status without a store.
+        for (label, value) in series.iter().filter(|_| store.is_some()) {
+            text.series(label.as_slice(), *value);
+        }
+    };
+    let of = store.cloned().unwrap_or_default();
+    let one = |value: i64| [(None, value as f64)];
+    family(
+        "reverb_disk_bytes",
+        Kind::Gauge,
+        "Bytes in files of the store: payloads of chunks (live), and garbage (dead).",
+        &[
+            (Some(("kind", "live")), of.live_bytes as f64),
+            (Some(("kind", "dead")), of.dead_bytes as f64),
+        ],
+    );
+    family(
+        "reverb_disk_max_bytes",
+        Kind::Gauge,
+        "Limit of the bytes in files.",
+        &one(of.max_bytes),
+    );
+    family("reverb_disk_files", Kind::Gauge, "Number of files.", &one(of.files));
+    family(
+        "reverb_disk_resident_bytes",
+        Kind::Gauge,
+        "Payloads in memory that may leave it.",
+        &one(of.resident_bytes),
+    );
+    family(
+        "reverb_disk_waiting_bytes",
+        Kind::Gauge,
+        "Payloads that are to be written.",
+        &one(of.waiting_bytes),
+    );
+    family(
+        "reverb_disk_written_bytes_total",
+        Kind::Counter,
+        "Bytes written for the first time (data), and again to free files of garbage (moved).",
+        &[
+            (Some(("kind", "data")), of.written_bytes as f64),
+            (Some(("kind", "moved")), of.moved_bytes as f64),
+        ],
+    );
+    family("reverb_disk_reads_total", Kind::Counter, "Reads of files.", &one(of.reads));
+    family("reverb_disk_read_bytes_total", Kind::Counter, "Bytes read.", &one(of.read_bytes));
+    family(
+        "reverb_disk_read_seconds_total",
+        Kind::Counter,
+        "Time of all reads together.",
+        &[(None, of.read_seconds)],
+    );
+    family(
+        "reverb_disk_errors_total",
+        Kind::Counter,
+        "Failed calls of the disk; a payload that is not what was written counts as a read.",
+        &[
+            (Some(("call", "read")), of.read_errors as f64),
+            (Some(("call", "write")), of.write_errors as f64),
+        ],
+    );
+    let states = StoreState::ALL.map(StoreState::name);
+    family(
+        "reverb_disk_state",
+        Kind::Gauge,
+        "1 for the state of the store, 0 for the others.",
+        &states.map(|name| (Some(("state", name)), f64::from(u8::from(of.state == name)))),
+    );
 }
 
 fn traffic(text: &mut Text, traffic: &TrafficStatus) {
@@ -476,7 +552,7 @@ mod tests {
     /// Numbers without a series: sums and rates, which Prometheus makes itself, moments of a
     /// change, counts that a reset takes back, and what is of one stream or one save.
     // Counters are those of the process, so that what was restored is none.
-    const NO_SERIES: [&str; 23] = [
+    const NO_SERIES: [&str; 25] = [
         "memory.total",
         "tables.limiter.sample_count",
         "tables.limiter.insert_count",
@@ -500,6 +576,8 @@ mod tests {
         "streams.open_s",
         "streams.wait_s",
         "draining.at_ns",
+        "store.failing_since_ns",
+        "store.write_bytes_per_second",
     ];
 
     /// A message with all messages below it, each list with one.

@@ -9,7 +9,7 @@ use reverb_base::{Error, ErrorKind, Result};
 use reverb_engine::{Table, TableStatus};
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ReloadFailureCount, SecurityStatus, SetBy, StatusRequest,
-    StatusResponse, TableStatus as TableStatusMessage, WaitReasonResponse,
+    StatusResponse, StoreStatus, TableStatus as TableStatusMessage, WaitReasonResponse,
 };
 
 use super::Service;
@@ -65,6 +65,7 @@ pub(crate) fn status(service: &Service, request: StatusRequest, caller: &Caller)
         }),
         security: Some(security_status(&service.rotation)),
         shards: Vec::new(),
+        store: service.store_status().map(|it| if sees_all { it } else { without_details(it) }),
     }
 }
 
@@ -123,6 +124,16 @@ pub(crate) fn checkpoint_status(service: &Service, caller: &Caller) -> Checkpoin
         },
         ..status
     }
+}
+
+/// Status of the store for a caller with rights on some tables only.
+fn without_details(status: StoreStatus) -> StoreStatus {
+    let error = if status.error.is_empty() {
+        String::new()
+    } else {
+        "Writes to the disk fail; the log of the server says why.".to_owned()
+    };
+    StoreStatus { path: String::new(), error, ..status }
 }
 
 /// Adds the diagnosis of the table to the timeout error of a sample request.
@@ -202,5 +213,22 @@ fn security_status(rotation: &Rotation) -> SecurityStatus {
             .failures()
             .map(|(file, count)| ReloadFailureCount { file: file.to_owned(), count: number(count) })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_of_some_tables_see_no_path_and_no_error_of_a_store() {
+        let error = "write to /scratch/replay/data-0000000001.seg: Input/output error".to_owned();
+        let path = "/scratch/replay".to_owned();
+        let status = StoreStatus { path, error, live_bytes: 5, ..StoreStatus::default() };
+        let shown = without_details(status);
+        assert!(!format!("{shown:?}").contains("scratch"));
+        assert_eq!(shown.error, "Writes to the disk fail; the log of the server says why.");
+        assert_eq!(shown.live_bytes, 5);
+        assert_eq!(without_details(StoreStatus::default()), StoreStatus::default());
     }
 }

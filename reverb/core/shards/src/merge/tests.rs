@@ -29,9 +29,10 @@ const NUMBER: i32 = 4;
 const TEXT: &str = "windows";
 /// Numbers of a group's status that are not sums, but the same at all shards, or the oldest, the
 /// latest or the longest one.
-const NOT_SUMS: [&str; 16] = [
+const NOT_SUMS: [&str; 17] = [
     "at_ns",
     "blocked_s",
+    "failing_since_ns",
     "first_bound",
     "insert_blocked",
     "interval_s",

@@ -514,6 +514,59 @@ pub struct StatusResponse {
     /// Each server, if several were asked as one. The rest of this message is their sum.
     #[prost(message, repeated, tag = "12")]
     pub shards: ::prost::alloc::vec::Vec<ShardStatus>,
+    /// Absent without a store.
+    #[prost(message, optional, tag = "13")]
+    pub store: ::core::option::Option<StoreStatus>,
+}
+/// The directory on disk of a server.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StoreStatus {
+    /// Empty for callers with rights on some tables only, as is `error`.
+    #[prost(string, tag = "1")]
+    pub path: ::prost::alloc::string::String,
+    /// "ok", "full" (at its limit) or "failing" (writes fail). Later releases may add others.
+    #[prost(string, tag = "2")]
+    pub state: ::prost::alloc::string::String,
+    /// Error of the last write, and when writes began to fail, in nanoseconds since 1970; empty and 0
+    /// while they succeed.
+    #[prost(string, tag = "3")]
+    pub error: ::prost::alloc::string::String,
+    #[prost(int64, tag = "4")]
+    pub failing_since_ns: i64,
+    /// Bytes in its files of payloads that chunks refer to, and of others, which are garbage.
+    #[prost(int64, tag = "5")]
+    pub live_bytes: i64,
+    #[prost(int64, tag = "6")]
+    pub dead_bytes: i64,
+    /// Limit of the sum of these two.
+    #[prost(int64, tag = "7")]
+    pub max_bytes: i64,
+    /// Payloads in memory that may leave it.
+    #[prost(int64, tag = "8")]
+    pub resident_bytes: i64,
+    #[prost(int64, tag = "9")]
+    pub files: i64,
+    /// Bytes written for the first time, and written again to empty a file with much garbage.
+    #[prost(int64, tag = "10")]
+    pub written_bytes: i64,
+    #[prost(int64, tag = "11")]
+    pub moved_bytes: i64,
+    /// Payloads that are to be written, and how fast the disk takes them.
+    #[prost(int64, tag = "12")]
+    pub waiting_bytes: i64,
+    #[prost(double, tag = "13")]
+    pub write_bytes_per_second: f64,
+    /// Reads of files, by all threads together.
+    #[prost(int64, tag = "14")]
+    pub reads: i64,
+    #[prost(int64, tag = "15")]
+    pub read_bytes: i64,
+    #[prost(double, tag = "16")]
+    pub read_seconds: f64,
+    #[prost(int64, tag = "17")]
+    pub read_errors: i64,
+    #[prost(int64, tag = "18")]
+    pub write_errors: i64,
 }
 /// A shard of a group.
 #[derive(Clone, PartialEq, ::prost::Message)]
