@@ -30,6 +30,7 @@ from reverb._client.ragged import Ragged
 from reverb._client.where import Where
 from reverb._client.window import Window
 from reverb._server.limits import Limits
+from reverb._server.store import Store
 from reverb._server.table_change import UNCHANGED, TableChange
 from reverb._server.tls import ClientTls, ServerTls
 from reverb._writers.sequence import SequenceWriter
@@ -74,6 +75,7 @@ __all__ = [
     "SequenceWriter",
     "Server",
     "ServerTls",
+    "Store",
     "Table",
     "TableChange",
     "TrajectoryColumn",

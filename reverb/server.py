@@ -17,6 +17,7 @@ from reverb._server.first_process import end_at_signals
 from reverb._server.limits import Limits
 from reverb._server.shard import Shard
 from reverb._server.start_config import StartConfig
+from reverb._server.store import Store
 from reverb._server.table import Table, TableExtensionBase
 from reverb._server.table_change import ChangedSetting, TableChange, to_request
 from reverb._server.tls import ServerTls
@@ -90,6 +91,7 @@ class Server:
         http_tls: bool = False,
         unix_path: str | os.PathLike[str] | None = None,
         shard: Shard | None = None,
+        store: Store | None = None,
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts to serve.
 
@@ -143,14 +145,17 @@ class Server:
             `tables` then have the sizes and rate limiters of the whole group; the server makes its
             parts of them and leaves the arguments unchanged. A checkpoint must be of these parts.
             `None`: the server is no shard, until a group takes it.
+          store: A directory on disk for data that does not fit into `max_bytes`; needs `max_bytes`.
+            `None`: all data stays in memory.
 
         Raises:
           InvalidArgumentError: If there is no table, if names are not unique, if a table was given
             to a server before, if the port is out of its range or in use, if the Unix socket cannot
             be opened (the text says why), if a time or a limit is out of its range, if the
             checkpoint has a table that is not among `tables`, if a certificate, a key or the file
-            of tokens is bad (names file and line), if tokens would cross a network without TLS, or
-            if a rate limiter is too fine for the number of shards.
+            of tokens is bad (names file and line), if tokens would cross a network without TLS, if
+            a rate limiter is too fine for the number of shards, or if there is a store without
+            `max_bytes`, or one whose directory cannot be used (the text says why).
           DataLossError: If the checkpoint is damaged; the text names the file and the position.
           FailedPreconditionError: If the checkpoint cannot be read, if an item does not match the
             settings of its table, or if another running server uses the checkpoint or the
@@ -167,6 +172,13 @@ class Server:
                 raise TypeError(f"tables must hold Table objects, got {table!r}")
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be a reverb.Limits, got {limits!r}")
+        if store is not None and not isinstance(store, Store):
+            raise TypeError(f"store must be a reverb.Store, got {type_name(store)}")
+        if store is not None and max_bytes is None:
+            raise InvalidArgumentError(
+                "Store(journal=False) needs max_bytes of the Server: without it nothing would go "
+                "to disk"
+            )
         port = 0 if port is None else check_integer("port", port, allows_bool=True)
         if host is not None and not isinstance(host, str):
             raise TypeError(f"host must be a str, got {type_name(host)}")
@@ -218,6 +230,7 @@ class Server:
             keepalive_timeout_s=keepalive_timeout_s,
             limits=Limits() if limits is None else limits,
             max_bytes=parse_byte_size_or_share("max_bytes", max_bytes),
+            store=store,
             http_port=http_port,
             http_host=http_host,
             security=security,

@@ -126,8 +126,8 @@ def clamped_timeout_ms(timeout_ms: int | None, *, allows_bool: bool = False) -> 
     return max(0, check_integer("timeout_ms", timeout_ms, allows_bool=allows_bool))
 
 
-def as_path(argument: str, value: Any) -> str:
-    """Returns a path as text, as it was given.
+def as_path(argument: str, value: Any, *, of: str = "file") -> str:
+    """Returns a path as text, as it was given; `of` says in the error what it has to be.
 
     Raises:
       InvalidArgumentError: If it is empty or has a zero byte.
@@ -138,7 +138,7 @@ def as_path(argument: str, value: Any) -> str:
     except TypeError:
         raise TypeError(f"{argument} must be a path, got {type_name(value)}") from None
     if not path or "\0" in path:
-        raise InvalidArgumentError(f"{argument} must be the path of a file, got {path!r}")
+        raise InvalidArgumentError(f"{argument} must be the path of a {of}, got {path!r}")
     return path
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
-__all__ = ["parse_byte_size", "parse_byte_size_or_share"]
+__all__ = ["parse_byte_size", "parse_byte_size_on_disk", "parse_byte_size_or_share"]
 
 _UNITS = {
     "": 1,
@@ -39,6 +39,16 @@ def parse_byte_size(argument: str, value: object) -> int | None:
             f"{argument} of a table cannot be a share; give bytes, or {argument}={value!r} of the "
             "Server"
         )
+    return parse_byte_size_on_disk(argument, value)
+
+
+def parse_byte_size_on_disk(argument: str, value: object) -> int | None:
+    """Returns a number of bytes on a disk; `None` stays `None`.
+
+    Raises:
+      InvalidArgumentError: If it is below 1, too large, or not a size.
+      TypeError: If it is neither an integer nor a string.
+    """
     return _parse(argument, value, 'a number of bytes or a size such as "12GiB"')
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from reverb._server.credentials import ServerSecurity
 from reverb._server.limits import Limits
 from reverb._server.shard import ShardPlace
+from reverb._server.store import Store
 from reverb.checkpointers import CheckpointerOptions
 
 __all__ = ["StartConfig"]
@@ -24,6 +25,7 @@ class StartConfig:
       keepalive_timeout_s: Seconds after which a silent client counts as lost.
       limits: Limits for a single peer.
       max_bytes: Memory for chunks and items; `None`: no limit.
+      store: Directory for what exceeds `max_bytes`; `None`: none.
       http_port: From 0 to 65535; `None`: no HTTP port.
       http_host: Address of the HTTP port.
       security: TLS and tokens; `None`: no protection.
@@ -39,6 +41,7 @@ class StartConfig:
     keepalive_timeout_s: float
     limits: Limits
     max_bytes: int | None
+    store: Store | None
     http_port: int | None
     http_host: str
     security: ServerSecurity | None

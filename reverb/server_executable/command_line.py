@@ -192,6 +192,7 @@ def _make_parser() -> argparse.ArgumentParser:
         "TLS and tokens", "The files are read again when they change; see signals."
     )
     checkpoints = parser.add_argument_group("checkpoints")
+    store = parser.add_argument_group("tables larger than memory")
     group = parser.add_argument_group(
         "several servers", "They share the load of the same tables: each is a shard of a group."
     )
@@ -199,6 +200,8 @@ def _make_parser() -> argparse.ArgumentParser:
         names = {option.name, *option.needs}
         if "checkpoint_dir" in names:
             _add_option(checkpoints, option)
+        elif "store" in names:
+            _add_option(store, option)
         elif names & {"tls_cert", "tokens"}:
             _add_option(security, option)
         elif "shard_index" in names:

@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from reverb._checks.byte_sizes import parse_byte_size_or_share
+from reverb._checks.byte_sizes import parse_byte_size_on_disk, parse_byte_size_or_share
 from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb._server.shard import check_group, shard_addresses
 from reverb._server.split_table import MAX_SHARDS
@@ -205,6 +205,10 @@ def _check_max_bytes(size: str) -> None:
     parse_byte_size_or_share("max_bytes", size)
 
 
+def _check_store_max_bytes(size: str) -> None:
+    parse_byte_size_on_disk("max_bytes", size)
+
+
 def _short(number: float) -> str:
     return f"{number:.15g}"
 
@@ -238,6 +242,31 @@ OPTIONS = (
         check=_check_max_bytes,
         argument="max_bytes",
         help="memory for chunks and items, for example 12GiB, or 80% of what the process may use",
+    ),
+    Option(
+        "store",
+        field="server.store.path",
+        metavar="PATH",
+        needs=("max_bytes",),
+        help="directory on a local disk for data that does not fit into --max-bytes",
+    ),
+    Option(
+        "store_max_bytes",
+        field="server.store.max_bytes",
+        metavar="SIZE",
+        check=_check_store_max_bytes,
+        argument="max_bytes",
+        needs=("store",),
+        help="size of all its files, for example 200GiB; without it that of the file system less "
+        "5 %",
+    ),
+    Option(
+        "store_journal",
+        field="server.store.journal",
+        kind=bool,
+        default=True,
+        needs=("store",),
+        help="keep the items after a crash; not there yet, so give --no-store-journal",
     ),
     Option(
         "http_port",

@@ -3,18 +3,16 @@
 
 import dataclasses
 import os
-import pathlib
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 
-from reverb._checkpoints.stored import absolute_path
 from reverb.checkpointers import DefaultCheckpointer
 from reverb.server import Server
 from reverb.server_executable import config_flag, server_from_proto, server_log
 from reverb.server_executable.command_line import Action, CommandLine, parse_command_line
 from reverb.server_executable.config_columns import columns_text
 from reverb.server_executable.config_printer import config_text
+from reverb.server_executable.directories import directory_problems, store_of
 from reverb.server_executable.group import shard_of, shard_problems
 from reverb.server_executable.reload import reload_config
 from reverb.server_executable.security import (
@@ -63,7 +61,7 @@ def _run(command: CommandLine) -> int:
     server_log.configure(settings["log_format"])
     problems = list(settings.problems)
     if command.action != Action.PRINT_CONFIG:
-        problems += _checkpoint_dir_problems(settings)
+        problems += directory_problems(settings)
     if command.action == Action.CHECK:
         problems += security_problems(settings)
     problems = problems or shard_problems(settings, given)
@@ -146,6 +144,7 @@ def _start(settings: Settings) -> Server:
         keepalive_s=settings["keepalive"] or None,
         keepalive_timeout_s=settings["keepalive_timeout"],
         max_bytes=settings["max_bytes"],
+        store=store_of(settings),
         http_port=settings["http_port"],
         http_host=settings["http_host"],
         shard=shard_of(settings),
@@ -187,29 +186,6 @@ def _reloader(given: Given, settings: Settings) -> Callable[[Server], str] | Non
 def _log(lines: Sequence[str], is_refused: bool) -> None:
     for line in lines:
         print_notice(line, "error" if is_refused else "info")
-
-
-def _checkpoint_dir_problems(settings: Settings) -> list[str]:
-    """Why a server could not save to the directory of checkpoints. Leaves no files there."""
-    setting = settings.options["checkpoint_dir"]
-    if setting.value is None:
-        return []
-    path = nearest = pathlib.Path(absolute_path(setting.value))
-    while not os.path.lexists(nearest) and nearest != nearest.parent:
-        nearest = nearest.parent
-    reason = None
-    if not nearest.is_dir():
-        reason = f"{nearest} is not a directory"
-    elif not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
-        reason = f"{nearest} cannot be read and written by this user"
-    else:
-        try:
-            tempfile.TemporaryFile(dir=nearest).close()
-        except OSError as error:
-            reason = f"no file can be made in {nearest}: {error.strerror}"
-    if reason is None:
-        return []
-    return [f"{setting.origin}: the directory of checkpoints {path} cannot be used: {reason}"]
 
 
 if __name__ == "__main__":

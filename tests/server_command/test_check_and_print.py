@@ -75,6 +75,27 @@ def test_an_impossible_checkpoint_directory_is_refused_at_once(ends, tmp_path, a
         assert f"flag --checkpoint-dir: the directory of checkpoints {root} cannot be" in errors
 
 
+def test_a_store_that_cannot_be_used_is_refused_at_once(ends, tmp_path):
+    (tmp_path / "file").touch()
+    root = tmp_path / "file" / "store"
+    options = ["--max-bytes=1GiB", "--store", root, "--no-store-journal"]
+    code, out, errors = ends("--check", f"--config={CONFIG}", *options)
+    assert (code, out) == (2, "")
+    assert f"flag --store: the store {root} cannot be used: {root.parent} is not a dir" in errors
+
+
+def test_a_journal_is_refused_before_a_start(ends, tmp_path):
+    config = f'{CONFIG} max_bytes: "1GiB" server {{ store {{ path: "{tmp_path}" }} }}'
+    for action in (["--check"], []):
+        code, _, errors = ends(*action, f"--config={config}")
+        assert code == 2
+        assert messages(errors) == [
+            "ERROR server: --config, line 9: a store with a journal is not there yet: give "
+            "--no-store-journal (server.store.journal: false), or save checkpoints"
+        ]
+    assert ends("--check", f"--config={config}", "--no-store-journal")[0] == 0
+
+
 OPEN = "min_size_to_sample: 1 samples_per_insert: 1 min_diff: -1e300 max_diff: 1e300"
 HOPELESS = {
     "too small": (
@@ -227,6 +248,11 @@ server: {{
     # group is not set  # default
     # group_address is not set  # default
   }}
+  store: {{
+    # path is not set  # default
+    # max_bytes is not set  # default
+    journal: true  # default
+  }}
   tls: {{
     http: false  # default
     # cert is not set  # default
@@ -268,6 +294,9 @@ VALUES = {
     "host": texts,
     "unix_path": st.sampled_from(["/run/reverb/socket", "s", "mit Umlaut ä"]),
     "max_bytes": st.sampled_from(["80%", "12.5 GiB", "99999999"]),
+    "store": texts,
+    "store_max_bytes": st.sampled_from(["200GiB", "12.5 GB", "99999999"]),
+    "store_journal": st.booleans(),
     "http_port": st.integers(0, 65_535),
     "http_host": texts,
     "http_tls": st.booleans(),
@@ -317,6 +346,7 @@ def test_the_property_has_values_for_all_options():
 )
 def test_what_is_printed_gives_the_same_settings(flags, variables, of_tables, origin):
     needed = {"checkpoint_dir": "/d", "tls_cert": "c", "tls_key": "k", "tokens": "t"}
+    needed |= {"max_bytes": "1GiB", "store": "/s"}
     variables = needed | {"http_port": 0, "shard_index": 0, "num_shards": 4} | variables
     text = "".join(TABLE % (f'"t{number}"', *table) for number, table in enumerate(of_tables))
     start = Given(

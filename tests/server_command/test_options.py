@@ -25,6 +25,9 @@ SAMPLES = {
     "host": [("a", "a"), ("::1", "::1"), ("c", "c")],
     "unix_path": [("/a", "/a"), ("b c", "b c"), ("/ü", "/ü")],
     "max_bytes": [("1GiB", "1GiB"), ("50%", "50%"), ("99999999", "99999999")],
+    "store": [("/a", "/a"), ("b c", "b c"), ("/ü", "/ü")],
+    "store_max_bytes": [("1GiB", "1GiB"), ("2 TB", "2 TB"), ("99999999", "99999999")],
+    "store_journal": [("false", False), ("0", False), ("no", False)],
     "http_port": [("0", 0), ("9000", 9000), ("9001", 9001)],
     "http_host": [("a", "a"), ("0.0.0.0", "0.0.0.0"), ("c", "c")],
     "http_tls": [("true", True), ("1", True), ("yes", True)],
@@ -60,6 +63,9 @@ BAD = {
     "host": ("", "must not be empty"),
     "unix_path": ("a/", "must be the path of a Unix socket: "),
     "max_bytes": ("lots", 'must be a number of bytes, a size such as "12GiB" or a share such as '),
+    "store": ("", "must not be empty"),
+    "store_max_bytes": ("80%", 'must be a number of bytes or a size such as "12GiB", got "80%"'),
+    "store_journal": ("2", "must be true or false, got '2'"),
     "http_port": ("-1", "must be from 0 to 65535, got -1"),
     "http_host": ("", "must not be empty"),
     "http_tls": ("2", "must be true or false, got '2'"),
@@ -93,8 +99,10 @@ NUMBERS = [option for option in OPTIONS if option.kind in (int, float)]
 NEEDED = {
     "checkpoint_dir": "/d",
     "http_port": "0",
+    "max_bytes": "1GiB",
     "num_shards": "4096",
     "shard_index": "0",
+    "store": "/d/store",
     "tls_cert": "/d/tls.crt",
     "tls_key": "/d/tls.key",
     "tokens": "/d/tokens",
@@ -328,13 +336,16 @@ class Started:
 def test_every_option_has_an_effect(monkeypatch, option):
     started = Started(monkeypatch)
     others = [f"{option_named(name).flag}={it}" for name, it in needed_by(option).items()]
+    # No server starts with a journal yet.
+    others += ["--no-store-journal"] if option.name in ("store", "store_max_bytes") else []
     # An option and one that needs it come together: neither is started without the other.
     is_one_of_two = any(option.name in option_named(name).needs for name in option.needs)
     found = [] if is_one_of_two else [started.by(*others)]
     texts = [text for text, _ in SAMPLES[option.name]]
     for text in texts[:1] if option.kind is bool else set(texts):
         value = [] if option.kind is bool else [text]
-        found.append(started.by(*others, option.flag, *value))
+        flag = f"--no-{option.flag[2:]}" if option.default is True else option.flag
+        found.append(started.by(*others, flag, *value))
     assert all(calls and found.count(calls) == 1 for calls in found)
 
 
@@ -351,7 +362,7 @@ def shown_default(option: Option) -> str:
     if option.default is None:
         return "none"
     if option.kind is bool:
-        return "off"
+        return "on" if option.default else "off"
     return str(option.default).removesuffix(".0")
 
 

@@ -264,6 +264,14 @@ def test_nothing_changes_if_only_a_part_could(changes, running):
     assert (changes.tried, changes.made) == ([], [])
 
 
+def test_a_store_needs_a_restart(changes, running):
+    store = 'max_bytes: "1GiB" server { store { path: "/s" journal: false } }'
+    lines = running(A).reload(f"{A}{store}")
+    assert lines[1] == "FILE, line 10: server.store.path none -> '/s' needs a restart"
+    assert lines[2] == "FILE, line 10: server.store.journal true -> false needs a restart"
+    assert (changes.tried, changes.made) == ([], [])
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -10,7 +10,9 @@ use pyo3::types::PyBytes;
 use reverb_checkpoint::ServerName;
 use reverb_rpc::Keepalive;
 use reverb_rpc::socket_path::SocketPath;
-use reverb_server::{CheckpointOptions, HttpOptions, Server as Core, ServerOptions, ShardOptions};
+use reverb_server::{
+    CheckpointOptions, HttpOptions, Server as Core, ServerOptions, ShardOptions, StoreOptions,
+};
 use reverb_wire::generated::reverb::StatusRequest;
 
 use crate::checkpoint::blocking_until_ended;
@@ -41,6 +43,7 @@ pub(crate) struct Config {
     keepalive_timeout_s: f64,
     limits: Limits,
     max_bytes: Option<u64>,
+    store: Option<Store>,
     http_port: Option<u16>,
     http_host: String,
     security: Option<ServerSecurity>,
@@ -69,6 +72,7 @@ impl Config {
                     .or_raise()?,
                 limits: self.limits.core(),
                 max_bytes: self.max_bytes,
+                store: self.store.map(Store::options),
                 tls: security.map_or(Ok(None), ServerSecurity::tls).or_raise()?,
                 authenticator: security
                     .map_or(Ok(None), ServerSecurity::authenticator)
@@ -138,6 +142,20 @@ impl Limits {
                 .unread_timeout_s
                 .map_or(default.unread_timeout, Duration::from_secs_f64),
         }
+    }
+}
+
+/// Directory for payloads that exceed the memory.
+#[derive(FromPyObject)]
+pub(crate) struct Store {
+    path: PathBuf,
+    max_bytes: Option<u64>,
+}
+
+impl Store {
+    fn options(self) -> StoreOptions {
+        let Self { path, max_bytes } = self;
+        StoreOptions { path, max_bytes }
     }
 }
 

@@ -13,6 +13,6 @@ mod service;
 
 pub use service::{
     CheckpointOptions, Config, HttpOptions, HttpPort, Limits, Opened, Server, ServerOptions,
-    ShardOptions, local_has_ended, local_shard, local_shard_of_id, local_shard_of_socket,
-    process_memory, warn_of_long_waits,
+    ShardOptions, StoreOptions, local_has_ended, local_shard, local_shard_of_id,
+    local_shard_of_socket, process_memory, warn_of_long_waits,
 };

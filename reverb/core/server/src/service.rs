@@ -28,6 +28,7 @@ mod scan_stream;
 mod selection;
 mod server;
 mod status;
+mod store;
 mod tables;
 mod throttle;
 mod transfer;
@@ -64,6 +65,7 @@ pub use open::{Config, HttpOptions, Opened};
 pub use process_memory::process_memory;
 pub use server::{Server, ServerOptions, ShardOptions};
 pub use status::warn_of_long_waits;
+pub use store::StoreOptions;
 
 /// A server's state and calls, independent of the transport.
 #[derive(Debug)]

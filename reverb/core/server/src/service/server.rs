@@ -34,6 +34,7 @@ use crate::service::local::{self, Address};
 use crate::service::memory::{CallGate, Memory};
 use crate::service::rotation::Rotation;
 use crate::service::status::status;
+use crate::service::store::StoreOptions;
 use crate::service::tables::Tables;
 use crate::service::writer_places::WriterPlaces;
 use reverb_rpc::server::{
@@ -60,6 +61,8 @@ pub struct ServerOptions {
     pub limits: Limits,
     /// Limit of the bytes of chunks and items; unlimited if absent.
     pub max_bytes: Option<u64>,
+    /// Directory for payloads that exceed `max_bytes`, if any.
+    pub store: Option<StoreOptions>,
     /// TLS of the port, if any.
     pub tls: Option<PortTls>,
     /// HTTP port that will be attached, named to clients that look for it at this port.

@@ -857,6 +857,17 @@ pub mod reverb_server_config {
         #[prost(string, optional, tag = "4")]
         pub group_address: ::core::option::Option<::prost::alloc::string::String>,
     }
+    /// Directory for data that does not fit into max_bytes.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Store {
+        #[prost(string, optional, tag = "1")]
+        pub path: ::core::option::Option<::prost::alloc::string::String>,
+        /// Bytes of all files, or a size such as "200GiB".
+        #[prost(string, optional, tag = "2")]
+        pub max_bytes: ::core::option::Option<::prost::alloc::string::String>,
+        #[prost(bool, optional, tag = "3")]
+        pub journal: ::core::option::Option<bool>,
+    }
     /// Options of the command, named like its flags. Unset options have their defaults.
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Server {
@@ -890,5 +901,7 @@ pub mod reverb_server_config {
         /// Threads that answer calls.
         #[prost(int32, optional, tag = "13")]
         pub threads: ::core::option::Option<i32>,
+        #[prost(message, optional, tag = "14")]
+        pub store: ::core::option::Option<Store>,
     }
 }

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The directories of `reverb_server`: of its checkpoints and of its store."""
+
+import os
+import pathlib
+import tempfile
+
+from reverb._checkpoints.stored import absolute_path
+from reverb._server.store import Store
+from reverb.server_executable.settings import Setting, Settings
+
+__all__ = ["directory_problems", "store_of"]
+
+
+def store_of(settings: Settings) -> Store | None:
+    """Returns the store that the settings describe; `None` if the server has none."""
+    if settings["store"] is None:
+        return None
+    return Store(
+        settings["store"],
+        max_bytes=settings["store_max_bytes"],
+        journal=settings["store_journal"],
+    )
+
+
+def directory_problems(settings: Settings) -> list[str]:
+    """Why a server could not write to its directories, each a line. Leaves no files there."""
+    problems = _problems(settings.options["checkpoint_dir"], "directory of checkpoints")
+    store = settings.options["store"]
+    problems += _problems(store, "store")
+    if store.value is not None and settings["store_journal"]:
+        problems.append(
+            f"{store.origin}: a store with a journal is not there yet: give --no-store-journal "
+            "(server.store.journal: false), or save checkpoints"
+        )
+    return problems
+
+
+def _problems(setting: Setting, what: str) -> list[str]:
+    if setting.value is None:
+        return []
+    path = nearest = pathlib.Path(absolute_path(setting.value))
+    while not os.path.lexists(nearest) and nearest != nearest.parent:
+        nearest = nearest.parent
+    reason = None
+    if not nearest.is_dir():
+        reason = f"{nearest} is not a directory"
+    elif not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
+        reason = f"{nearest} cannot be read and written by this user"
+    else:
+        try:
+            tempfile.TemporaryFile(dir=nearest).close()
+        except OSError as error:
+            reason = f"no file can be made in {nearest}: {error.strerror}"
+    if reason is None:
+        return []
+    return [f"{setting.origin}: the {what} {path} cannot be used: {reason}"]
