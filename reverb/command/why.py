@@ -119,7 +119,7 @@ class Report:
         return SOMEBODY_WAITS if max(waits, default=0.0) > longer_than_s else 0
 
     def as_text(self) -> str:
-        """One line for each table (name, state and sentence), and one about checkpoints."""
+        """A line for each table (name, state and sentence), one about checkpoints and the disk."""
         if not self.tables:
             return f"{self.address} has no tables"
         names = [text.plain(name) for name in self.tables]
@@ -130,10 +130,12 @@ class Report:
             f"{text.plain(table.diagnosis.sentence)}"
             for name, table in zip(names, self.tables.values(), strict=True)
         ]
-        return "\n".join([*lines, f"checkpoints: {server_facts.checkpoints(self.status)}"])
+        lines.append(f"checkpoints: {server_facts.checkpoints(self.status)}")
+        disk = server_facts.disk(self.status)
+        return "\n".join(lines if disk is None else [*lines, f"disk: {disk}"])
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for programs: a dict of tables."""
+        """The same for programs: a dict of tables, and what is known of checkpoints and disk."""
         tables = {
             name: {
                 "state": table.diagnosis.state,
@@ -144,9 +146,10 @@ class Report:
             }
             for name, table in self.tables.items()
         }
-        saved_at = self.status.checkpoints.latest_saved_at
+        saved_at, store = self.status.checkpoints.latest_saved_at, self.status.store
         return {
             "server": self.address,
             "tables": tables,
             "last_checkpoint_s": None if saved_at is None else self.status.now - saved_at,
+            "store": None if store is None else dataclasses.asdict(store),
         }

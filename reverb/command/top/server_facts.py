@@ -69,7 +69,26 @@ def memory(status: ServerStatus, pictures: Pictures, width: int) -> list[Line]:
         f"the process {text.bytes_(status.process.resident_bytes)}"
     )
     one_line = total + line((f": {parts}", "soft"))
-    return [one_line] if one_line.width <= width else [total, *wrapped(parts, width, "soft")]
+    lines = [one_line] if one_line.width <= width else [total, *wrapped(parts, width, "soft")]
+    of_disk = disk(status)
+    return lines if of_disk is None else [*lines, *wrapped(f"Disk: {of_disk}", width, "soft")]
+
+
+def disk(status: ServerStatus) -> str | None:
+    """The directory on disk of a server: state, size, garbage, reads; `None` if it has none."""
+    store = status.store
+    if store is None:
+        return None
+    used = store.live_bytes + store.dead_bytes
+    garbage = store.dead_bytes / used if used else 0.0
+    why = f" ({text.plain(store.error)})" if store.error else ""
+    state = "" if store.state == "ok" else f"{text.plain(store.state)}{why}, "
+    errors = store.read_errors + store.write_errors
+    each = f" of {text.interval(store.read_seconds / store.reads)}" if store.reads else ""
+    return (
+        f"{state}{text.bytes_(used)} of {text.bytes_(store.max_bytes)}, {garbage:.0%} of it "
+        f"garbage; {text.plural(store.reads, 'read')}{each}, {text.plural(errors, 'error')}"
+    )
 
 
 def shards(status: ServerStatus) -> list[str]:

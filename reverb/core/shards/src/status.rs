@@ -473,3 +473,38 @@ pub(crate) fn settings_in(change: &TableChange, table: &TableConfig) -> TableCha
         sampler: change.sampler.and(Some(from_selector(table.sampler))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shard(store: Option<StoreStatus>) -> ShardStatus {
+        let status = Some(StatusResponse { store, ..StatusResponse::default() });
+        ShardStatus { status, ..ShardStatus::default() }
+    }
+
+    fn store(path: &str, state: &str, error: &str, failing_since_ns: i64) -> StoreStatus {
+        let [path, state, error] = [path, state, error].map(str::to_owned);
+        StoreStatus { path, state, error, failing_since_ns, live_bytes: 5, ..Default::default() }
+    }
+
+    #[test]
+    fn the_store_of_a_group_has_the_gravest_state() {
+        let parts = [
+            store("/a", "ok", "", 0),
+            store("/b", "failing", "disk full", 70),
+            store("/c", "failing", "other", 50),
+            store("/d", "full", "", 0),
+            store("/e", "of a later release", "", 0),
+        ];
+        let mut shards: Vec<_> = parts.into_iter().map(|part| shard(Some(part))).collect();
+        shards.push(shard(None));
+        let group =
+            StoreStatus { live_bytes: 25, ..store("/a,/b,/c,/d,/e", "failing", "disk full", 50) };
+        assert_eq!(together(shards.clone()).store, Some(group.clone()));
+        shards.reverse();
+        let store = together(shards).store.unwrap();
+        assert_eq!((store.state, store.failing_since_ns), (group.state, 50));
+        assert_eq!(together(vec![shard(None), shard(None)]).store, None);
+    }
+}

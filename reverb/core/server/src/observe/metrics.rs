@@ -631,6 +631,31 @@ mod tests {
     }
 
     #[test]
+    fn the_disk_has_series_with_a_store_only() {
+        let lines = |store| {
+            let text = metrics(&StatusResponse { store, ..Default::default() }, Format::Prometheus);
+            let of_disk = text.lines().filter(|line| line.starts_with("reverb_disk_"));
+            of_disk.map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(lines(None), [""; 0]);
+        let found = lines(Some(StoreStatus {
+            state: "failing".to_owned(),
+            dead_bytes: 7,
+            write_errors: 3,
+            ..Default::default()
+        }));
+        for line in [
+            "reverb_disk_bytes{kind=\"live\"} 0",
+            "reverb_disk_bytes{kind=\"dead\"} 7",
+            "reverb_disk_errors_total{call=\"write\"} 3",
+            "reverb_disk_state{state=\"ok\"} 0",
+            "reverb_disk_state{state=\"failing\"} 1",
+        ] {
+            assert!(found.iter().any(|it| it == line), "{line}: {found:?}");
+        }
+    }
+
+    #[test]
     fn every_number_of_a_status_has_a_series() {
         let text = |message: &DynamicMessage| {
             metrics(&message.transcode_to::<StatusResponse>().unwrap(), Format::Prometheus)
