@@ -14,6 +14,7 @@ import subprocess
 import pytest
 
 import reverb
+from reverb._checks.byte_sizes import parse_byte_size_on_disk
 from support.deployment import DEPLOY, FLAGS, arguments, check, flags
 from support.dockerfile import Dockerfile
 from support.waiting import PATIENCE
@@ -24,6 +25,7 @@ KUBERNETES = DEPLOY / "kubernetes"
 BASE = KUBERNETES / "base"
 TLS = KUBERNETES / "overlays" / "tls"
 GROUP = KUBERNETES / "overlays" / "group"
+STORE = KUBERNETES / "overlays" / "store"
 POD_MONITOR = KUBERNETES / "components" / "pod-monitor"
 # The oldest release that the manifests are for, one between, and the newest that is known.
 RELEASES = ("1.25", "1.31", None)
@@ -157,11 +159,16 @@ def test_a_fault_in_a_manifest_is_found(workload):
 
 
 def options_of_the_overlay(directory=TLS):
-    """The arguments that an overlay adds."""
-    patches = read(directory / "arguments.yaml")
-    assert {(it["op"], it["path"]) for it in patches} == {
-        ("add", "/spec/template/spec/containers/0/args/-")
-    }
+    """The arguments that an overlay adds, or that it has instead of those of the base."""
+    patches = [it for it in read(directory / "arguments.yaml") if it["op"] != "test"]
+    arguments = "/spec/template/spec/containers/0/args/"
+    replaced = {it["path"] for it in patches if it["op"] == "replace"}
+    assert {it["path"] for it in patches} == {f"{arguments}-"} | replaced
+    before = container_of(read(BASE / "statefulset.yaml"))["args"]
+    for patch in patches:
+        if patch["op"] == "replace":
+            old = before[int(patch["path"].removeprefix(arguments))]
+            assert old.partition("=")[0] == patch["value"].partition("=")[0]
     return flags([it["value"] for it in patches])
 
 
@@ -226,6 +233,38 @@ def test_an_index_beyond_the_number_of_shards_is_found(workload, tmp_path):
         check(arguments(options | {"--shard-index": "2"}))
 
 
+def volume_of_the_store(workload):
+    (found,) = [
+        it for it in workload["spec"]["template"]["spec"]["volumes"] if it["name"] == "store"
+    ]
+    return found["emptyDir"]
+
+
+def test_a_store_lies_on_a_disk_that_is_large_enough(workload, tmp_path):
+    options = options_of_the_overlay(STORE)
+    patch = read(STORE / "volume.yaml")
+    assert patch["metadata"]["name"] == workload["metadata"]["name"]
+    volume = volume_of_the_store(patch)
+    assert set(volume) == {"sizeLimit"}, "in memory it would save none"
+    gib = int(volume["sizeLimit"].removesuffix("Gi"))
+    assert parse_byte_size_on_disk("max_bytes", options["--store-max-bytes"]) < gib * 2**30
+    container = container_of(patch)
+    assert container["resources"]["requests"]["ephemeral-storage"] == volume["sizeLimit"]
+    (mount,) = container["volumeMounts"]
+    path = pathlib.PurePath(options["--store"])
+    assert str(path.parent) == mount["mountPath"], "a directory of its own in the volume"
+    before = options_of(workload, tmp_path)
+    shares = [int(it["--max-bytes"].removesuffix("%")) for it in (options, before)]
+    assert shares[0] < shares[1], "the page cache needs room"
+
+
+def test_the_command_with_a_store_is_one_that_the_server_takes(workload, tmp_path):
+    options = options_of_the_overlay(STORE)
+    assert set(options) <= FLAGS
+    options["--store"] = str(tmp_path / "store")
+    check(arguments(options_of(workload, tmp_path) | options))
+
+
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
     """The manifests that kustomize makes of a directory, or of resources and components."""
@@ -251,7 +290,9 @@ def build(tmp_path_factory):
     return build
 
 
-@pytest.mark.parametrize("directory", [BASE, TLS, GROUP], ids=["base", "tls", "group"])
+@pytest.mark.parametrize(
+    "directory", [BASE, TLS, GROUP, STORE], ids=["base", "tls", "group", "store"]
+)
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_kustomize_makes_follows_its_schemas(build, directory, release):
     made = build(directory)
@@ -291,6 +332,15 @@ def test_kustomize_makes_a_group(build):
     assert made["Service"]["spec"]["clusterIP"] == "None"
     # Each has a volume of its own for its checkpoints.
     assert workload["spec"]["volumeClaimTemplates"] == base["spec"]["volumeClaimTemplates"]
+
+
+def test_kustomize_adds_a_store(build):
+    workload = build(STORE)["StatefulSet"]
+    container = container_of(workload)
+    of_base = container_of(read(BASE / "statefulset.yaml"))
+    assert flags(container["args"]) == flags(of_base["args"]) | options_of_the_overlay(STORE)
+    assert volume_of_the_store(workload) == volume_of_the_store(read(STORE / "volume.yaml"))
+    assert "/var/lib/reverb" in {it["mountPath"] for it in container["volumeMounts"]}
 
 
 @pytest.mark.parametrize(
@@ -335,7 +385,7 @@ def test_a_kustomization_of_ones_own_adds_the_pod_monitor(build, tmp_path):
     assert made["StatefulSet"]["spec"]["replicas"] == 2
 
 
-@pytest.mark.parametrize("overlay", ["group", "tls"])
+@pytest.mark.parametrize("overlay", ["group", "store", "tls"])
 def test_pods_at_rest_have_their_volumes_and_no_server(build, tmp_path, overlay):
     """As in the documentation, before checkpoints are copied."""
     shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
@@ -374,7 +424,7 @@ resources: [kubernetes/{directory}]
 """
 
 
-@pytest.mark.parametrize("directory", ["base", "overlays/tls", "overlays/group"])
+@pytest.mark.parametrize("directory", ["base", "overlays/tls", "overlays/group", "overlays/store"])
 def test_two_installs_in_one_namespace_do_not_meet(build, tmp_path, directory):
     """As in the documentation: a prefix and a label for the second one."""
     text = (DEPLOY.parent / "docs" / "howto" / "deploying.md").read_text(encoding="utf-8")
