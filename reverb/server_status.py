@@ -125,20 +125,6 @@ class StoreStatus:
     read_errors: int
     write_errors: int
 
-    @classmethod
-    def _of(cls, proto: Any) -> "StoreStatus | None":
-        """The store in the status of a server; `None` if there is none."""
-        if not proto.HasField("store"):
-            return None
-        since = proto.store.failing_since_ns
-        return read_message(
-            cls,
-            proto.store,
-            path=proto.store.path or None,
-            error=proto.store.error or None,
-            failing_since=since / _NS_PER_S if since else None,
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class TrafficStatus:
@@ -387,6 +373,16 @@ class ServerStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "ServerStatus":
+        store = None
+        if proto.HasField("store"):
+            since = proto.store.failing_since_ns
+            store = read_message(
+                StoreStatus,
+                proto.store,
+                path=proto.store.path or None,
+                error=proto.store.error or None,
+                failing_since=since / _NS_PER_S if since else None,
+            )
         return cls(
             memory=MemoryStatus._from_proto(proto.memory),
             tables={table.name: TableStatus._from_proto(table) for table in proto.tables},
@@ -400,7 +396,7 @@ class ServerStatus:
             draining=SetBy._of(proto, "draining"),
             security=SecurityStatus._from_proto(proto.security),
             shards=tuple(ShardStatus._from_proto(shard) for shard in proto.shards),
-            store=StoreStatus._of(proto),
+            store=store,
         )
 
 

@@ -56,7 +56,7 @@ def test_a_store_that_fails_says_why_and_since_when():
                 read_seconds=2.5,
                 read_errors=1,
             ),
-            "4.0 GiB of 8.0 GiB, 25% of it garbage; 1000 reads of 2 ms each, 1 error",
+            "4.0 GiB of 8.0 GiB, 25% of it garbage; 1000 reads of 2 ms, 1 error",
         ),
         (
             failing("bad\x1b[31m"),

@@ -56,6 +56,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/runs.md",
         "docs/howto/securing.md",
         "docs/howto/server.md",
+        "docs/howto/store.md",
         "docs/howto/testing.md",
         "docs/howto/troubleshooting.md",
         "docs/howto/waiting.md",
