@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Metrics of a server's status: names, types and help texts of all series.
 
+mod disk;
 mod text;
 
-use reverb_base::StoreState;
 use reverb_wire::generated::RateLimiterCheckpoint;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, Histogram, MemoryStatus, ProcessStatus, RemovedItems, SecurityStatus,
-    SideStatus, StatusResponse, StoreStatus, TableStatus, TrafficStatus,
+    SideStatus, StatusResponse, TableStatus, TrafficStatus,
 };
 
+use disk::disk;
 pub(crate) use text::Format;
 use text::{Kind, Label, Text};
 
@@ -85,80 +86,6 @@ fn memory(text: &mut Text, memory: &MemoryStatus) {
     }
     text.family("reverb_memory_limit_bytes", Kind::Gauge, "max_bytes of the server.");
     text.series(&[], limit(memory.limit));
-}
-
-/// No series without a store.
-fn disk(text: &mut Text, store: Option<&StoreStatus>) {
-    let mut family = |name, kind, help, series: &[(Option<Label<'static>>, f64)]| {
-        text.family(name, kind, help);
-        // The values are those of an empty status without a store.
-        for (label, value) in series.iter().filter(|_| store.is_some()) {
-            text.series(label.as_slice(), *value);
-        }
-    };
-    let of = store.cloned().unwrap_or_default();
-    let one = |value: i64| [(None, value as f64)];
-    family(
-        "reverb_disk_bytes",
-        Kind::Gauge,
-        "Bytes in files of the store: payloads of chunks (live), and garbage (dead).",
-        &[
-            (Some(("kind", "live")), of.live_bytes as f64),
-            (Some(("kind", "dead")), of.dead_bytes as f64),
-        ],
-    );
-    family(
-        "reverb_disk_max_bytes",
-        Kind::Gauge,
-        "Limit of the bytes in files.",
-        &one(of.max_bytes),
-    );
-    family("reverb_disk_files", Kind::Gauge, "Number of files.", &one(of.files));
-    family(
-        "reverb_disk_resident_bytes",
-        Kind::Gauge,
-        "Payloads in memory that may leave it.",
-        &one(of.resident_bytes),
-    );
-    family(
-        "reverb_disk_waiting_bytes",
-        Kind::Gauge,
-        "Payloads that are to be written.",
-        &one(of.waiting_bytes),
-    );
-    family(
-        "reverb_disk_written_bytes_total",
-        Kind::Counter,
-        "Bytes written for the first time (data), and again to free files of garbage (moved).",
-        &[
-            (Some(("kind", "data")), of.written_bytes as f64),
-            (Some(("kind", "moved")), of.moved_bytes as f64),
-        ],
-    );
-    family("reverb_disk_reads_total", Kind::Counter, "Reads of files.", &one(of.reads));
-    family("reverb_disk_read_bytes_total", Kind::Counter, "Bytes read.", &one(of.read_bytes));
-    family(
-        "reverb_disk_read_seconds_total",
-        Kind::Counter,
-        "Time of all reads together.",
-        &[(None, of.read_seconds)],
-    );
-    family(
-        "reverb_disk_errors_total",
-        Kind::Counter,
-        "Failed calls of the disk; a payload that is not what was written counts as a read.",
-        &[
-            (Some(("call", "read")), of.read_errors as f64),
-            (Some(("call", "write")), of.write_errors as f64),
-        ],
-    );
-    let states = StoreState::ALL.map(StoreState::name);
-    family(
-        "reverb_disk_state",
-        Kind::Gauge,
-        "1 for the state of the store, 0 for the others.",
-        &states.map(|name| (Some(("state", name)), f64::from(u8::from(of.state == name)))),
-    );
 }
 
 fn traffic(text: &mut Text, traffic: &TrafficStatus) {
@@ -628,31 +555,6 @@ mod tests {
             }
         };
         of.fields().flat_map(below).collect()
-    }
-
-    #[test]
-    fn the_disk_has_series_with_a_store_only() {
-        let lines = |store| {
-            let text = metrics(&StatusResponse { store, ..Default::default() }, Format::Prometheus);
-            let of_disk = text.lines().filter(|line| line.starts_with("reverb_disk_"));
-            of_disk.map(str::to_owned).collect::<Vec<_>>()
-        };
-        assert_eq!(lines(None), [""; 0]);
-        let found = lines(Some(StoreStatus {
-            state: "failing".to_owned(),
-            dead_bytes: 7,
-            write_errors: 3,
-            ..Default::default()
-        }));
-        for line in [
-            "reverb_disk_bytes{kind=\"live\"} 0",
-            "reverb_disk_bytes{kind=\"dead\"} 7",
-            "reverb_disk_errors_total{call=\"write\"} 3",
-            "reverb_disk_state{state=\"ok\"} 0",
-            "reverb_disk_state{state=\"failing\"} 1",
-        ] {
-            assert!(found.iter().any(|it| it == line), "{line}: {found:?}");
-        }
     }
 
     #[test]
