@@ -47,7 +47,7 @@ impl ItemCursor {
     pub fn next_items(&mut self) -> Result<Vec<Sampled>> {
         let progress = Arc::new(Progress::default());
         let Some((chunks, blocks)) = &mut self.opened else {
-            let chunks = Arc::new(self.stored.chunks(&progress)?);
+            let chunks = Arc::new(self.stored.chunks(&progress, Ok)?);
             let first = self.stored.items_in_tables(&chunks)?;
             self.opened = Some((chunks, self.stored.item_blocks(&progress)));
             let items = self.of_table(first);

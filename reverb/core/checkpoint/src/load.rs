@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use hashbrown::HashMap;
 use reverb_base::{Error, Result};
-use reverb_data::{MemoryConfig, TableConfig, WhenFull};
+use reverb_data::{Chunk, MemoryConfig, TableConfig, WhenFull};
 use reverb_engine::{Restored, Table};
 use reverb_wire::generated::PriorityTableCheckpoint;
 
@@ -53,8 +53,9 @@ pub struct Loaded {
 
 /// Loads the chosen checkpoint into `tables`, or the latest complete one; `None` if there is none.
 ///
-/// Reads and checks everything before it changes any table. Afterwards `held` has the name of the
-/// server and the checkpoint, unless that is in another directory than `root`.
+/// Reads and checks everything before it changes any table. Each chunk becomes the one that `adopt`
+/// returns. Afterwards `held` has the name of the server and the checkpoint, unless that is in
+/// another directory than `root`.
 ///
 /// # Errors
 ///
@@ -67,6 +68,7 @@ pub fn load(
     options: &LoadOptions,
     progress: &Arc<Progress>,
     held: &mut Held,
+    adopt: impl FnMut(Chunk) -> Result<Chunk>,
 ) -> Result<Option<Loaded>> {
     let start = Instant::now();
     if let Some(name) = &options.name {
@@ -92,7 +94,7 @@ pub fn load(
         restored.push(new.map_err(|error| error.context(&about(&stored)))?);
     }
     progress.expect_items(stored.num_items().unwrap_or(0));
-    let chunks = stored.chunks(progress)?;
+    let chunks = stored.chunks(progress, adopt)?;
     let mut num_items = 0;
     stored.for_each_item(progress, &chunks, |table, item| {
         num_items += 1;

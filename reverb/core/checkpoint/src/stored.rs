@@ -271,15 +271,21 @@ impl Stored {
     }
 
     /// Reads all chunks, because items may refer to any of them.
-    pub(crate) fn chunks(&self, progress: &Arc<Progress>) -> Result<ChunkMap> {
+    pub(crate) fn chunks(
+        &self,
+        progress: &Arc<Progress>,
+        mut adopt: impl FnMut(Chunk) -> Result<Chunk>,
+    ) -> Result<ChunkMap> {
         // The expected number may be wrong, so it reserves memory only up to a limit.
         let expected = self.num_records(CHUNKS).unwrap_or(0).min(1 << 22) as usize;
         let mut chunks = ChunkMap::with_capacity(expected);
         let mut num_lost = 0;
         self.for_each_chunk(progress, to_chunk, |chunk| {
             match chunks.entry(chunk.key()) {
-                Entry::Vacant(entry) => drop(entry.insert(chunk)),
-                Entry::Occupied(entry) if !entry.get().has_payload_of(&chunk) => num_lost += 1,
+                Entry::Vacant(entry) => drop(entry.insert(adopt(chunk)?)),
+                Entry::Occupied(entry) if !entry.get().load()?.has_payload_of(&chunk) => {
+                    num_lost += 1;
+                }
                 Entry::Occupied(_) => {}
             }
             Ok(())

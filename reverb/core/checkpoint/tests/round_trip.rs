@@ -102,7 +102,7 @@ fn load_from(root: &Path, tables: &[Arc<Table>]) -> Result<Option<Loaded>> {
         restore_settings: false,
         keep_signatures: true,
     };
-    load(tables, &options, &Arc::default(), &mut Held::default())
+    load(tables, &options, &Arc::default(), &mut Held::default(), Ok)
 }
 
 /// A data file in memory.

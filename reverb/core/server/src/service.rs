@@ -117,9 +117,8 @@ impl Service {
     }
 
     /// Status of the store; `None` without one.
-    #[expect(clippy::unused_self, reason = "no server opens a store yet")]
     pub(crate) fn store_status(&self) -> Option<StoreStatus> {
-        None
+        self.memory.tier.as_ref().map(|tier| tier.status(&self.memory))
     }
 
     /// Keeps memory within its limit, and logs once how much memory a table will need.

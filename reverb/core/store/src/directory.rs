@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use reverb_base::{Error, Result, open_file};
 use reverb_files::{Disk, FileLock, FileSystem, Owner};
 
@@ -32,10 +33,16 @@ pub(crate) struct Directory {
     pub(crate) id: StoreId,
     /// Above those of all files that were there.
     pub(crate) first_number: u32,
-    _lock: FileLock,
+    /// `None` after the store has ended.
+    lock: Mutex<Option<FileLock>>,
 }
 
 impl Directory {
+    /// Lets another store have the directory.
+    pub(crate) fn unlock(&self) {
+        drop(self.lock.lock().take());
+    }
+
     /// Takes a directory, makes it if it is missing, and deletes what an earlier process left.
     ///
     /// # Errors
@@ -59,7 +66,8 @@ impl Directory {
         }
         let (mut file, lock) = take_lock(path)?;
         let id = write_lock(&mut file).map_err(|error| refused(&error))?;
-        let mut directory = Self { path: path.to_owned(), disk, id, first_number: 1, _lock: lock };
+        let mut directory =
+            Self { path: path.to_owned(), disk, id, first_number: 1, lock: Mutex::new(Some(lock)) };
         directory.first_number = directory.delete_left_files().map_err(|error| refused(&error))?;
         directory.warn_of_file_system();
         Ok(directory)

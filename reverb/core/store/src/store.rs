@@ -231,6 +231,7 @@ impl Store {
                 return;
             }
         }
+        self.shared.directory.unlock();
     }
 }
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use reverb_base::byte_size;
 use reverb_data::{Chunk, DataFile, PAYLOAD_ALIGNMENT, Place};
@@ -15,10 +15,19 @@ use crate::open_file::OpenFile;
 use crate::queue::{Job, Refusal, Task};
 use crate::store::Shared;
 
+/// Time between two warnings that a store is full.
+const FULL_WARNED_EVERY: Duration = Duration::from_secs(3600);
+
 /// Writes until the store is closed, then deletes all of its files.
 pub(crate) fn run(shared: &Shared) {
     let _end = End(shared);
-    let mut writer = Writer { shared, current: None, buffer: Vec::new(), entries: Vec::new() };
+    let mut writer = Writer {
+        shared,
+        current: None,
+        buffer: Vec::new(),
+        entries: Vec::new(),
+        full_warned_at: None,
+    };
     loop {
         if shared.waker.take_dead_file() {
             writer.delete_dead();
@@ -60,6 +69,7 @@ struct Writer<'a> {
     /// Payloads that are written together, and whose they are.
     buffer: Vec<u8>,
     entries: Vec<Entry>,
+    full_warned_at: Option<Instant>,
 }
 
 /// The file that is written.
@@ -120,7 +130,14 @@ impl Writer<'_> {
         }
     }
 
-    fn warn(&self, refusal: &Refusal) {
+    fn warn(&mut self, refusal: &Refusal) {
+        if matches!(refusal, Refusal::Full) {
+            // A full store has room again after each removal.
+            if self.full_warned_at.is_some_and(|at| at.elapsed() < FULL_WARNED_EVERY) {
+                return;
+            }
+            self.full_warned_at = Some(Instant::now());
+        }
         let path = self.shared.directory.path.display();
         match refusal {
             Refusal::Full => tracing::warn!(

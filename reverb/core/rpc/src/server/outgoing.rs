@@ -33,6 +33,9 @@ const PART_OF_OTHERS: usize = 4;
 /// a table.
 pub const PASS_BYTES: usize = 4 << 10;
 
+/// Number of streams of a connection that may have a payload without room, read from a disk.
+const MAX_READING: usize = 16;
+
 /// Maximum size of a list that is made at once without room.
 const LONG_LIST_BYTES: usize = 512 << 10;
 
@@ -128,14 +131,16 @@ pub(super) struct OutgoingOfConnection {
     limits: Bytes<Limit>,
     long_list: Arc<Semaphore>,
     large_item: Arc<Semaphore>,
+    reading: Arc<Semaphore>,
 }
 
 impl OutgoingOfConnection {
     pub(super) fn new(all: &Arc<Outgoing>) -> Arc<Self> {
-        let [long_list, large_item] = [1, 1].map(|one| Arc::new(Semaphore::new(one)));
+        let [long_list, large_item, reading] =
+            [1, 1, MAX_READING].map(|most| Arc::new(Semaphore::new(most)));
         let all = Arc::clone(all);
         let limits = CONNECTION_BYTES.limits();
-        Arc::new(Self { all, limits, long_list, large_item })
+        Arc::new(Self { all, limits, long_list, large_item, reading })
     }
 }
 
@@ -152,6 +157,7 @@ pub struct Room {
     all: Arc<Outgoing>,
     /// Permits of the connection and of the server; or the pass, or the permit for a long list.
     taken: [Option<OwnedSemaphorePermit>; 2],
+    held: Option<OwnedSemaphorePermit>,
     is_pass: bool,
     bytes: usize,
 }
@@ -225,8 +231,15 @@ impl Outbox {
         }
     }
 
+    /// Permit for a message without room whose payload was read from a disk, so that it is shared
+    /// with no table. Waits until fewer than 16 streams of the connection have one. Cancel safe.
+    pub async fn permit_to_read(&self) -> OwnedSemaphorePermit {
+        let permit = Arc::clone(&self.connection.reading).acquire_owned().await;
+        permit.expect("nobody closes the semaphore")
+    }
+
     fn taken(&self, taken: [Option<OwnedSemaphorePermit>; 2], is_pass: bool) -> Room {
-        Room { all: Arc::clone(&self.connection.all), taken, is_pass, bytes: 0 }
+        Room { all: Arc::clone(&self.connection.all), taken, held: None, is_pass, bytes: 0 }
     }
 }
 
@@ -234,6 +247,11 @@ impl Room {
     /// Returns true if this is the pass of the stream, and not room.
     pub fn is_pass(&self) -> bool {
         self.is_pass
+    }
+
+    /// Keeps a permit as long as the room.
+    pub fn hold(&mut self, permit: OwnedSemaphorePermit) {
+        self.held = Some(permit);
     }
 
     /// Counts `bytes` as prepared, and gives back the room beyond them.

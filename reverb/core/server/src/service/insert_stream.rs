@@ -27,6 +27,7 @@ use crate::service::caller::Caller;
 use crate::service::held_chunks::{HeldChunks, HoldingStream};
 use crate::service::memory::InsertGate;
 use crate::service::reader_room::wait_for_answer_room;
+use crate::service::store::Adopter;
 
 /// Number of items that are inserted under one lock.
 pub(crate) const ITEMS_AT_ONCE: usize = 1024;
@@ -48,6 +49,7 @@ pub(crate) struct InsertStream<'a> {
     unanswered: VecDeque<usize>,
     templates: TrajectoryTemplates,
     chunk_maker: ChunkMaker,
+    adopter: Adopter,
     validator: ItemValidator,
     /// Set for a caller that may not insert into all tables.
     limited: Option<&'a Caller>,
@@ -99,6 +101,7 @@ impl<'a> InsertStream<'a> {
             unanswered: VecDeque::new(),
             templates: TrajectoryTemplates::default(),
             chunk_maker: ChunkMaker::default(),
+            adopter: Adopter::new(service.memory.tier.is_some()),
             validator: ItemValidator::default(),
             limited: (!caller.may_everywhere(Right::Insert)).then_some(caller),
             allowed: None,
@@ -274,6 +277,7 @@ impl<'a> InsertStream<'a> {
             // Writers repeat chunks; the first data of a key is kept.
             held.hold(chunk.key, || {
                 let chunk = chunk.to_stored(request.message(), &mut self.chunk_maker);
+                let chunk = self.adopter.adopt(chunk);
                 self.service.memory.account.charge(&chunk);
                 chunk
             });

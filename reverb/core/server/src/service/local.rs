@@ -33,10 +33,17 @@ use crate::service::calls::answer_here;
 use crate::service::limiter_hold::LoggedHold;
 use crate::service::selection::Selection;
 use crate::service::status::explain_timeout;
+use crate::service::store::LocalAdopter;
 use reverb_rpc::server::Stop;
 
 /// Largest number of samples taken under one lock of a table.
 const MAX_BATCH: usize = 4096;
+
+/// Largest number of bytes of payloads that are loaded at once, unless one item has more.
+const MAX_LOADED_BYTES: usize = 64 << 20;
+
+/// Number of batches of which no item can be read back before a request fails.
+const MAX_LOST_BATCHES: usize = 16;
 
 /// Servers of this process. A forked child has their memory, but none of their threads.
 static SERVERS: PerProcess<Mutex<Servers>> = PerProcess::new();
@@ -211,12 +218,14 @@ impl Service {
 impl Transport for LocalTransport {
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
         Box::pin(async {
-            let open = self.service.get_for_stream()?.open_local(StreamKind::Insert);
+            let running = self.service.get_for_stream()?;
+            let open = running.open_local(StreamKind::Insert);
+            let adopter = LocalAdopter::new(running.memory.tier.is_some());
             let (sender, confirmations) = mpsc::unbounded_channel();
             let confirm: Arc<dyn Confirm> =
                 Arc::new(Confirmer { sender, stop: self.service.stop.clone() });
             let service = self.service.clone();
-            let sink = LocalInsertSink { service, confirm, last_table: None, open };
+            let sink = LocalInsertSink { service, confirm, last_table: None, open, adopter };
             Ok(InsertStream { sink: Box::new(sink), confirmations, shard: None, server: None })
         })
     }
@@ -319,6 +328,7 @@ struct LocalInsertSink {
     /// Table of the last item, which signals when it has room.
     last_table: Option<Weak<Table>>,
     open: OpenStream,
+    adopter: LocalAdopter,
 }
 
 impl LocalInsertSink {
@@ -330,7 +340,16 @@ impl LocalInsertSink {
         let room = service.stop.or(service.memory.wait_for_room());
         self.open.waiting(WaitsFor::Memory, room).await?;
         self.open.count_items(items.len());
-        // Nothing waits from here on, so the items of all tables are given, or none.
+        let trajectories = items.iter_mut().map(|item| &mut item.trajectory);
+        let adopted = self.adopter.adopt(trajectories);
+        let inserted = self.insert_runs(service, items);
+        adopted.give_back(items);
+        inserted
+    }
+
+    /// Inserts items, and leaves those in the list that wait or are refused.
+    fn insert_runs(&mut self, service: &Service, items: &mut Vec<NewItem>) -> Result<()> {
+        // Nothing waits, so the items of all tables are given, or none.
         let mut rest = std::mem::take(items);
         while !rest.is_empty() {
             let others = rest.iter().position(|item| item.table != rest[0].table);
@@ -394,6 +413,19 @@ struct LocalRequest {
     spans: Box<[ColumnSpan]>,
     /// Selected part of the items; absent before the first items, and if they stay whole.
     selection: Option<Selection>,
+    /// Items that were taken from the table of a server with a store, and not handed over: a
+    /// caller that gives up while the disk is read finds them here.
+    taken: Vec<Sampled>,
+}
+
+impl LocalRequest {
+    /// True if an item that cannot be read back may be left out, and another one be sampled:
+    /// nothing was promised of the items together, and none is lost for other readers.
+    fn may_leave_out(&self, table: &Table) -> bool {
+        let SampleOptions { stacking, distinct, epoch, all_or_nothing, .. } = self.options;
+        let is_of_single_items = stacking.is_none() && epoch.is_none();
+        is_of_single_items && !distinct && !all_or_nothing && table.config().max_times_sampled < 1
+    }
 }
 
 impl LocalSampleStream {
@@ -435,6 +467,48 @@ async fn sample(
 ) -> Result<Vec<Sampled>> {
     let (name, table) = service.tables.get(&request.table)?;
     stream.use_table(name);
+    let Some(tier) = &service.memory.tier else {
+        return take_samples(service, stream, request, table).await;
+    };
+    for _ in 0..MAX_LOST_BATCHES {
+        if request.taken.is_empty() {
+            request.taken = take_samples(service, stream, request, table).await?;
+            if request.taken.is_empty() {
+                return Ok(Vec::new());
+            }
+        }
+        let together = num_together(&request.taken);
+        let mut samples = request.taken[..together].to_vec();
+        let read = tier.read(table, &mut samples, request.may_leave_out(table)).await;
+        request.taken.drain(..together);
+        read?;
+        if !samples.is_empty() {
+            return Ok(samples);
+        }
+    }
+    Err(Error::data_loss(format!(
+        "Items of table {name} cannot be read back from the store, and were removed. The log of the \
+         server has the reasons."
+    )))
+}
+
+/// Number of the first of these items that are handed over together, because all their payloads
+/// are in memory then: at least one.
+fn num_together(taken: &[Sampled]) -> usize {
+    let mut bytes = 0;
+    let fits = |sample: &&Sampled| {
+        bytes += sample.trajectory.chunk_bytes();
+        bytes <= MAX_LOADED_BYTES
+    };
+    taken.iter().take_while(fits).count().max(1)
+}
+
+async fn take_samples(
+    service: &Service,
+    stream: &Stream,
+    request: &mut LocalRequest,
+    table: &Arc<Table>,
+) -> Result<Vec<Sampled>> {
     let LocalRequest { remaining, timeout, options, .. } = *request;
     let LocalRequest { columns, spans, .. } = &*request;
     let is_part = !columns.is_empty() || !spans.is_empty() || options.window.is_some();
@@ -472,6 +546,7 @@ impl SampleStream for LocalSampleStream {
             columns: columns.into(),
             spans: spans.into(),
             selection: None,
+            taken: Vec::new(),
         });
         Ok(())
     }

@@ -3,6 +3,7 @@
 //!
 //! | level | what happens |
 //! |---|---|
+//! | from 80 % | with a store, the sweep writes payloads to the disk and forgets them, until 78 % |
 //! | from 90 % | the table that is most over its share gives up items, until 88 % |
 //! | from 97 % | insert streams and writers of this process wait; everything else continues |
 //! | from 100 % | streams that hold most chunks for later items are ended; no new ones open |
@@ -25,6 +26,7 @@ use reverb_wire::generated::reverb::MemoryStatus;
 use crate::observe::status::number;
 use crate::observe::streams::Stream;
 use crate::service::held_chunks::{HoldingStream, HoldingStreams};
+use crate::service::store::Tier;
 use crate::service::throttle::{HOURLY, Throttle};
 
 const REMOVE_FROM_PERCENT: u64 = 90;
@@ -77,6 +79,8 @@ pub(crate) struct Memory {
     pub(crate) outgoing: Arc<Outgoing>,
     /// Locked by the only thread that evicts items.
     removal: Mutex<Removal>,
+    /// The store, if the server has one: it makes room before items are removed.
+    pub(crate) tier: Option<Arc<Tier>>,
 }
 
 #[derive(Debug, Default)]
@@ -89,7 +93,11 @@ impl Memory {
     /// # Errors
     ///
     /// `InvalidArgument` if `max_bytes` is below 16 MiB or too large for the protocol.
-    pub(crate) fn new(max_bytes: Option<u64>, tables: &[Arc<Table>]) -> Result<Self> {
+    pub(crate) fn new(
+        max_bytes: Option<u64>,
+        tables: &[Arc<Table>],
+        tier: Option<Arc<Tier>>,
+    ) -> Result<Self> {
         MemoryConfig { max_bytes, when_full: WhenFull::Remove }.validate()?;
         if let Some(bytes) = max_bytes.filter(|&bytes| bytes < MIN_BYTES) {
             return Err(Error::invalid_argument(format!(
@@ -108,12 +116,13 @@ impl Memory {
         }
         let outgoing = max_bytes.map_or(MAX_OUTGOING_BYTES, |bytes| bytes / OUTGOING_PART);
         Ok(Self {
-            account: ServerAccount::default(),
+            account: tier.as_ref().map_or_else(ServerAccount::open, |tier| tier.account().clone()),
             max_bytes,
             streams: HoldingStreams::default(),
             tables: tables.to_vec(),
             outgoing: Outgoing::new(usize::try_from(outgoing).unwrap_or(usize::MAX)),
             removal: Mutex::default(),
+            tier,
         })
     }
 
@@ -132,6 +141,9 @@ impl Memory {
 
     /// Evicts items if memory is short. Called after items or chunks arrive.
     pub(crate) fn make_room(&self) {
+        if let Some(tier) = &self.tier {
+            tier.wake_if_short(self);
+        }
         if !self.is_above(REMOVE_FROM_PERCENT) {
             return;
         }
@@ -142,7 +154,10 @@ impl Memory {
         // Ended streams free their chunks soon, so tables evict less.
         let ended = streams.iter().filter(|(stream, _)| stream.is_ended());
         let coming = ended.map(|(_, bytes)| bytes).sum();
-        self.remove_items(coming, removal);
+        // Nothing is removed while payloads may still leave for the disk.
+        if self.tier.as_ref().is_none_or(|tier| !tier.may_free()) {
+            self.remove_items(coming, removal);
+        }
         self.end_streams_if_full(&streams);
     }
 
@@ -209,7 +224,10 @@ impl Memory {
         let own = |table: &Arc<Table>| table.config().memory.max_bytes;
         let part = self.equal_part();
         let candidates = self.tables.iter().filter_map(|table| {
-            let bytes = table.bytes();
+            // What leaves for the disk does not fill the memory.
+            let leaves = self.tier.as_ref().is_some_and(|tier| !tier.is_failing());
+            let payload_bytes = if leaves { table.payload_bytes() } else { 0 };
+            let bytes = table.bytes().saturating_sub(payload_bytes);
             let may_remove = table.config().memory.when_full == WhenFull::Remove && bytes > 0;
             // Below the limit, all shares shrink in proportion.
             let share = own(table).unwrap_or(part) / 100 * REMOVE_UNTIL_PERCENT;
@@ -227,11 +245,13 @@ impl Memory {
         rest.checked_div(others).unwrap_or(0)
     }
 
-    /// Bytes of the limit that a table of `bytes` can fill beside what is there now; `None` without
-    /// a limit.
+    /// Bytes of the limit that a table of `bytes` can fill beside what is there now, with those of
+    /// the store's disk; `None` without a limit.
     pub(crate) fn room_for(&self, bytes: u64) -> Option<u64> {
         let others = self.account.total().saturating_sub(bytes);
-        Some(self.max_bytes?.saturating_sub(others).max(self.equal_part()))
+        let room = self.max_bytes?.saturating_sub(others).max(self.equal_part());
+        let on_disk = self.tier.as_ref().map_or(0, |tier| tier.max_bytes());
+        Some(room.saturating_add(on_disk))
     }
 
     /// True if inserts have to wait.
@@ -301,6 +321,11 @@ impl Memory {
                 streams += chunk.bytes();
             }
         });
+        // Payloads that were forgotten are in tables, but not in memory.
+        let in_tables = match self.tier {
+            Some(_) => in_tables.min(total.saturating_sub(queued + streams)),
+            None => in_tables,
+        };
         let queued = queued.min(total - in_tables);
         let streams = streams.min(total - in_tables - queued);
         let other = total - in_tables - queued - streams;
@@ -314,6 +339,18 @@ impl Memory {
             other: number(other),
             readers: number(readers),
         }
+    }
+
+    /// Bytes of payloads of disk chunks that are in memory: what the tables have beside the rest of
+    /// their bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let (mut payloads, mut rest) = (0, 0);
+        for table in &self.tables {
+            let bytes = table.payload_bytes();
+            payloads += bytes;
+            rest += table.bytes().saturating_sub(bytes);
+        }
+        self.account.total().saturating_sub(rest).min(payloads)
     }
 
     fn note_ended(&self, stream: &HoldingStream, bytes: u64) {
@@ -331,9 +368,15 @@ impl Memory {
         self.max_bytes.map_or(u64::MAX, |bytes| bytes / 100 * percent)
     }
 
-    fn is_above(&self, percent: u64) -> bool {
+    pub(crate) fn is_above(&self, percent: u64) -> bool {
+        self.is_above_without(percent, 0)
+    }
+
+    /// Like `is_above`, without bytes that will be freed anyway.
+    pub(crate) fn is_above_without(&self, percent: u64, coming: u64) -> bool {
         let Some(max_bytes) = self.max_bytes else { return false };
-        u128::from(self.account.total()) * 100 >= u128::from(max_bytes) * u128::from(percent)
+        let total = self.account.total().saturating_sub(coming);
+        u128::from(total) * 100 >= u128::from(max_bytes) * u128::from(percent)
     }
 }
 

@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 
 use crate::service::http_port::HttpPort;
 use crate::service::server::{Server, ServerOptions};
+use crate::service::store::Tier;
 
 /// Options of a server's start, besides its tables.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +49,7 @@ pub struct HttpOptions {
 pub struct Opened {
     tables: GivenBack,
     options: ServerOptions,
+    tier: Option<Arc<Tier>>,
     http: Option<HttpPort>,
     runtime: Handle,
 }
@@ -96,8 +98,15 @@ impl Server {
             restore_settings,
             keep_signatures,
         });
-        match load(tables, &mut options, which, progress) {
-            Ok(tables) => Ok(Opened { tables, options, http, runtime: runtime.clone() }),
+        // Chunks of the checkpoint go to the store as they are read.
+        let loaded = Tier::open(&options, runtime).and_then(|tier| {
+            let tables = load(tables, &mut options, which, tier.as_deref(), progress)?;
+            Ok((tables, tier))
+        });
+        match loaded {
+            Ok((tables, tier)) => {
+                Ok(Opened { tables, options, tier, http, runtime: runtime.clone() })
+            }
             Err(error) => {
                 if let Some(http) = http {
                     http.close_on_any_thread();
@@ -115,8 +124,8 @@ impl Opened {
     ///
     /// Errors of [`Server::start`]. The tables are then as they were before [`Server::open`].
     pub fn start(self) -> Result<Server> {
-        let Self { tables, options, http, runtime } = self;
-        let server = Server::start(tables.all.clone(), &options, &runtime)?;
+        let Self { tables, options, tier, http, runtime } = self;
+        let server = Server::start_with(tables.all.clone(), &options, tier, &runtime)?;
         if let Some(http) = http {
             server.attach(http);
         }
@@ -129,12 +138,19 @@ fn load(
     tables: Vec<Arc<Table>>,
     options: &mut ServerOptions,
     which: Option<LoadOptions>,
+    tier: Option<&Tier>,
     progress: &Arc<Progress>,
 ) -> Result<GivenBack> {
-    let checkpoints = &mut options.checkpoints;
     let Some(which) = which else { return Ok(GivenBack { all: tables, is_loaded: false }) };
     let mut held = Held::default();
-    let loaded = reverb_checkpoint::load(&tables, &which, progress, &mut held)?;
+    let mut adopter =
+        tier.zip(options.max_bytes).map(|(tier, max_bytes)| tier.adopter_of_load(max_bytes));
+    let adopt = |chunk| match &mut adopter {
+        Some(adopter) => adopter.adopt(chunk),
+        None => Ok(chunk),
+    };
+    let loaded = reverb_checkpoint::load(&tables, &which, progress, &mut held, adopt)?;
+    let checkpoints = &mut options.checkpoints;
     checkpoints.held = Arc::new(held.into());
     let Some(loaded) = loaded else { return Ok(GivenBack { all: tables, is_loaded: false }) };
     checkpoints.restored_from = Some(loaded.path);

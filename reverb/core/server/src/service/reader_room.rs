@@ -21,11 +21,11 @@ pub(crate) async fn wait_for_room(
 }
 
 /// Waits for room for the answer of a call, which is not listed among the streams.
-pub(crate) async fn wait_for_answer_room(
+pub(crate) async fn wait_for_answer_room<R>(
     service: &Service,
     responder: &mut Responder,
-    room: impl Future<Output = Room>,
-) -> Result<Room> {
+    room: impl Future<Output = R>,
+) -> Result<R> {
     tokio::select! {
         biased;
         room = room => Ok(room),

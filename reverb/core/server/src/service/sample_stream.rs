@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use reverb_auth::Right;
 use reverb_base::{Error, Result};
-use reverb_data::{Sampled, keep_samples};
+use reverb_data::{Chunk, Sampled, keep_samples};
 use reverb_engine::MAX_SAMPLE_ITEMS;
 use reverb_rpc::framing::MessageReader;
 use reverb_rpc::message::Message;
@@ -20,7 +20,7 @@ use reverb_wire::generated::{SampleStreamRequest, SampleStreamResponse};
 use crate::observe::streams::{Stream, WaitsFor};
 use crate::service::Service;
 use crate::service::caller::Caller;
-use crate::service::reader_room::wait_for_room;
+use crate::service::reader_room::{wait_for_answer_room, wait_for_room};
 use crate::service::selection::Selection;
 use crate::service::status::explain_timeout;
 
@@ -173,7 +173,7 @@ pub(crate) async fn send_samples(
     let mut sent_bytes = 0;
     while at < samples.len() {
         let next = next_message(&samples[at..], table, selection, encoder)?;
-        let room = if next.first_head > MAX_HEAD_OF_PASS {
+        let mut room = if next.first_head > MAX_HEAD_OF_PASS {
             let room = pin!(outbox.room_or_large_pass(next.bytes));
             wait_for_room(service, stream, responder, room).await?
         } else {
@@ -182,7 +182,13 @@ pub(crate) async fn send_samples(
         };
         // The size of parts is an estimate: a little more must not take a message of its own.
         let most = MAX_MESSAGE_BYTES.max(next.first_head);
-        let max_bytes = if room.is_pass() { PASS_BYTES } else { most.min(2 * next.bytes) };
+        let max_bytes = match room.is_pass() {
+            // What is read back is in memory for this message alone: one payload.
+            true if service.memory.tier.is_some() => 0,
+            true => PASS_BYTES,
+            false => most.min(2 * next.bytes),
+        };
+        let begin = at;
         // More whole items than were counted may fit, because they are counted with their maximum.
         let end = if selection.is_of_all() { samples.len() } else { at + next.num_items };
         for sample in &samples[at..end] {
@@ -195,7 +201,17 @@ pub(crate) async fn send_samples(
                 break;
             }
         }
-        let message = encoder.take(&[]).with_room(room);
+        let mut plain = Vec::new();
+        if !encoder.missing().is_empty() {
+            if room.is_pass() {
+                let permit = pin!(outbox.permit_to_read());
+                room.hold(wait_for_answer_room(service, responder, permit).await?);
+            }
+            let last = samples.len().min(at + 1);
+            let read = pin!(read_missing(service, table, &samples[begin..last], encoder));
+            plain = service.stop.or(read).await??;
+        }
+        let message = encoder.take(&plain).with_room(room);
         sent_bytes += message.remaining();
         let sent = pin!(responder.send(message));
         let sent = pin!(service.stop.or(sent));
@@ -206,6 +222,29 @@ pub(crate) async fn send_samples(
         }
     }
     Ok(())
+}
+
+/// The payloads that the message of these items lacks. Waits for the disk unless they are in
+/// memory.
+///
+/// # Errors
+///
+/// `DataLoss` for an item that cannot be read back; it leaves its table.
+async fn read_missing(
+    service: &Service,
+    table: &str,
+    samples: &[Sampled],
+    encoder: &SampleEncoder,
+) -> Result<Vec<Chunk>> {
+    let Some(tier) = &service.memory.tier else { return Ok(Vec::new()) };
+    let read = tier.load(encoder.missing()).await;
+    let read: Result<Vec<Chunk>> = read.into_iter().collect();
+    read.map_err(|why| {
+        let is_lost = |sample: &&Sampled| sample.trajectory.chunks().iter().any(Chunk::is_lost);
+        let lost: Vec<u64> = samples.iter().filter(is_lost).map(|sample| sample.key).collect();
+        let table = service.tables.get(table).map(|(_, table)| table);
+        table.map_or_else(|error| error, |table| tier.remove_lost(table, &lost, &why))
+    })
 }
 
 /// The items of a message.

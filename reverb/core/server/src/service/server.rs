@@ -34,7 +34,7 @@ use crate::service::local::{self, Address};
 use crate::service::memory::{CallGate, Memory};
 use crate::service::rotation::Rotation;
 use crate::service::status::status;
-use crate::service::store::StoreOptions;
+use crate::service::store::{StoreOptions, Tier};
 use crate::service::tables::Tables;
 use crate::service::writer_places::WriterPlaces;
 use reverb_rpc::server::{
@@ -112,12 +112,22 @@ impl Server {
         options: &ServerOptions,
         runtime: &Handle,
     ) -> Result<Self> {
+        Self::start_with(tables, options, Tier::open(options, runtime)?, runtime)
+    }
+
+    /// Like `start`, with a store that is open already.
+    pub(crate) fn start_with(
+        tables: Vec<Arc<Table>>,
+        options: &ServerOptions,
+        tier: Option<Arc<Tier>>,
+        runtime: &Handle,
+    ) -> Result<Self> {
         options.limits.validate()?;
         let (stop_sender, stop) = stop_signal();
         let checkpoints = Checkpoints::new(options.checkpoints.clone(), runtime.clone());
         let tables = Tables::new(tables)?;
         let limits = options.limits.cut_to_files();
-        let memory = Arc::new(Memory::new(options.max_bytes, tables.all())?);
+        let memory = Arc::new(Memory::new(options.max_bytes, tables.all(), tier)?);
         let call_gate = Arc::new(CallGate::new(&memory));
         let traffic = Arc::new(Traffic::new(calls::all().map(|row| row.path).collect()));
         let authentication =
@@ -156,6 +166,9 @@ impl Server {
         }
         if let Some(shard) = &options.shard {
             service.join_group(shard)?;
+        }
+        if let Some(tier) = &service.memory.tier {
+            tier.begin_sweep(&service.memory, service.tables.all())?;
         }
         service.memory.make_room();
         // A shard's tables depend on the bounds of the group.
@@ -306,6 +319,9 @@ impl Server {
         if Handle::try_current().is_err() {
             self.service.checkpoints.wait_for_end(MAX_STOP_WAIT);
             self.done.wait();
+        }
+        if let Some(tier) = &self.service.memory.tier {
+            tier.stop();
         }
     }
 

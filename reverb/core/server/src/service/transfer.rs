@@ -24,6 +24,7 @@ use crate::service::caller::Caller;
 use crate::service::held_chunks::{HeldChunks, HoldingStream};
 use crate::service::insert_stream::{ITEMS_AT_ONCE, keep};
 use crate::service::memory::InsertGate;
+use crate::service::store::Adopter;
 
 /// A transfer. Holds the chunks that later items may refer to.
 struct Transfer<'a> {
@@ -32,6 +33,7 @@ struct Transfer<'a> {
     open: Arc<HoldingStream>,
     templates: TrajectoryTemplates,
     chunk_maker: ChunkMaker,
+    adopter: Adopter,
     validator: ItemValidator,
     /// Table of the last item, already checked for the caller's right to administer it.
     allowed: Option<(&'a Arc<str>, &'a Arc<Table>)>,
@@ -54,6 +56,7 @@ pub(crate) async fn run(
         open: Arc::clone(&open),
         templates: TrajectoryTemplates::default(),
         chunk_maker: ChunkMaker::default(),
+        adopter: Adopter::new(memory.tier.is_some()),
         validator: ItemValidator::default(),
         allowed: None,
         done: TransferResponse::default(),
@@ -92,6 +95,8 @@ impl Transfer<'_> {
             let chunk = chunk?;
             held.replace(chunk.key, || {
                 let chunk = chunk.to_stored(request.message(), &mut self.chunk_maker);
+                let chunk = self.adopter.adopt(chunk);
+                let chunk = self.adopter.adopt(chunk);
                 self.service.memory.account.charge(&chunk);
                 chunk
             });

@@ -16,6 +16,8 @@ pub(super) struct LocalScanStream {
     table: String,
     scan: Scan,
     selection: Selection,
+    /// Items that were read and not handed over: a caller may give up while the disk is read.
+    taken: Vec<Sampled>,
     /// Error that ended the scan. Later calls return it again, like a scan over the network.
     failure: Option<Error>,
 }
@@ -37,17 +39,26 @@ impl LocalScanStream {
         let open = running.open_local(StreamKind::Scan);
         let service = service.clone();
         let table = table.to_owned();
-        Ok(Self { open, service, table, scan, selection, failure: None })
+        let taken = Vec::new();
+        Ok(Self { open, service, table, scan, selection, taken, failure: None })
     }
 
-    fn next_items(&mut self) -> Result<Vec<Sampled>> {
+    async fn next_items(&mut self) -> Result<Vec<Sampled>> {
         let service = self.service.get()?;
         let (name, table) = service.tables.get(&self.table)?;
         self.open.use_table(name);
-        let mut items = table.scan(&mut self.scan).map_err(|error| service.stop.explain(error))?;
-        self.open.count_items(items.len());
-        self.selection.apply_to_all(&mut items)?;
-        Ok(items)
+        if self.taken.is_empty() {
+            let items = table.scan(&mut self.scan);
+            self.taken = items.map_err(|error| service.stop.explain(error))?;
+            self.open.count_items(self.taken.len());
+            self.selection.apply_to_all(&mut self.taken)?;
+        }
+        if let Some(tier) = &service.memory.tier {
+            let mut items = self.taken.clone();
+            tier.read(table, &mut items, false).await?;
+            self.taken = items;
+        }
+        Ok(std::mem::take(&mut self.taken))
     }
 }
 
@@ -57,7 +68,8 @@ impl ScanStream for LocalScanStream {
             if let Some(error) = &self.failure {
                 return Err(error.clone());
             }
-            self.next_items().inspect_err(|error| self.failure = Some(error.clone()))
+            let items = self.next_items().await;
+            items.inspect_err(|error| self.failure = Some(error.clone()))
         })
     }
 }

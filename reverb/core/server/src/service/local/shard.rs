@@ -11,6 +11,7 @@ use reverb_wire::transport::BoxFuture;
 
 use super::{LocalService, LocalTransport};
 use crate::service::caller::Caller;
+use crate::service::store::LocalAdopter;
 use crate::service::watch_stream::Watch;
 
 impl Shard for LocalTransport {
@@ -39,9 +40,10 @@ impl Shard for LocalTransport {
 
     fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>> {
         Box::pin(async {
-            self.service.get_for_stream()?;
+            let has_store = self.service.get_for_stream()?.memory.tier.is_some();
             let sink = LocalTransferSink {
                 service: self.service.clone(),
+                adopter: LocalAdopter::new(has_store),
                 done: TransferResponse::default(),
                 failure: None,
             };
@@ -89,13 +91,14 @@ impl WatchStream for LocalWatchStream {
 /// Transfer sink that passes items by reference.
 struct LocalTransferSink {
     service: LocalService,
+    adopter: LocalAdopter,
     done: TransferResponse,
     /// Error that ended the transfer. Later calls return it again, as over the network.
     failure: Option<Error>,
 }
 
 impl LocalTransferSink {
-    async fn transfer(&mut self, table: &str, items: Vec<StoredItem>) -> Result<()> {
+    async fn transfer(&mut self, table: &str, mut items: Vec<StoredItem>) -> Result<()> {
         if let Some(error) = &self.failure {
             return Err(error.clone());
         }
@@ -106,6 +109,7 @@ impl LocalTransferSink {
             () = service.memory.wait_for_room() => {}
         }
         let table = service.tables.get(table)?.1;
+        self.adopter.adopt(items.iter_mut().map(|item| &mut item.trajectory));
         let done = table.transfer(items).map_err(|error| service.stop.explain(error))?;
         self.done.num_added += done.added;
         self.done.num_present += done.present;

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The sweep: goes round the tables, and brings payloads to the disk while memory is short.
+//!
+//! It is the only thing that looks for chunks, so no chunk is in a second list. It begins where it
+//! stopped: the entries of a table are mostly in the order of their age, so those behind it have
+//! forgotten their payloads already.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use reverb_data::WhenFull;
+use reverb_engine::Table;
+use reverb_store::{FilesToEmpty, Store, StoreState};
+
+use crate::service::memory::Memory;
+
+/// Payloads leave memory from this part of the limit on, down to the second.
+const FORGET_FROM_PERCENT: u64 = 80;
+const FORGET_UNTIL_PERCENT: u64 = 78;
+
+/// Rest after a round that found nothing: headers alone may take more than that part.
+const REST: Duration = Duration::from_secs(1);
+
+/// Time between two looks at what waits for the disk.
+const BRIEF: Duration = Duration::from_millis(2);
+
+/// Items that are removed under one lock while the disk is full.
+const REMOVED_TOGETHER: usize = 64;
+
+/// What the sweep and those who wait for it share.
+#[derive(Debug, Default)]
+pub(crate) struct SweepSignal {
+    state: Mutex<Wanted>,
+    changed: Condvar,
+    /// Copy of `Wanted::is_woken`, so that inserts take no lock while the sweep works.
+    is_awake: AtomicBool,
+    /// True if the last round freed nothing, so that memory has to be got by other means.
+    found_nothing: AtomicBool,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Wanted {
+    is_woken: bool,
+    is_stopped: bool,
+}
+
+impl SweepSignal {
+    /// Wakes the sweep if memory is short.
+    pub(crate) fn wake_if_short(&self, memory: &Memory) {
+        if memory.is_above(FORGET_FROM_PERCENT) && !self.is_awake.swap(true, Ordering::Relaxed) {
+            self.change(|wanted| wanted.is_woken = true);
+        }
+    }
+
+    /// True while a round may still free memory.
+    pub(crate) fn may_free(&self) -> bool {
+        !self.found_nothing.load(Ordering::Relaxed)
+    }
+
+    /// Ends the sweep soon.
+    pub(crate) fn stop(&self) {
+        self.change(|wanted| wanted.is_stopped = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Wanted)) {
+        change(&mut self.state.lock());
+        self.changed.notify_all();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.state.lock().is_stopped
+    }
+
+    /// Waits until it is woken, stopped, or `at_most` has passed. Returns false if it is stopped.
+    fn wait(&self, at_most: Duration) -> bool {
+        let mut wanted = self.state.lock();
+        if !wanted.is_woken && !wanted.is_stopped {
+            self.changed.wait_for(&mut wanted, at_most);
+        }
+        wanted.is_woken = false;
+        self.is_awake.store(false, Ordering::Relaxed);
+        !wanted.is_stopped
+    }
+
+    /// Waits for the time, however often it is woken. Returns false if it is stopped.
+    fn rest(&self, time: Duration) -> bool {
+        let mut wanted = self.state.lock();
+        self.changed.wait_while_for(&mut wanted, |wanted| !wanted.is_stopped, time);
+        !wanted.is_stopped
+    }
+}
+
+/// The thread of the sweep.
+pub(crate) struct Sweep {
+    pub(crate) signal: Arc<SweepSignal>,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) tables: Vec<Arc<Table>>,
+    /// Table and entry where the next piece begins.
+    pub(crate) next: (usize, usize),
+}
+
+/// What a piece of a table had for the sweep.
+struct Found {
+    /// True if payloads were forgotten, or given to the store to be written and forgotten.
+    payloads: bool,
+    /// Entry where the next piece begins; `None` at the end of the table.
+    next: Option<usize>,
+}
+
+impl Sweep {
+    /// Works until it is stopped.
+    pub(crate) fn run(mut self) {
+        while self.signal.wait(REST) {
+            self.empty_files();
+            if self.memory.is_above(FORGET_FROM_PERCENT) && !self.make_room() {
+                self.signal.found_nothing.store(true, Ordering::Relaxed);
+                if !self.signal.rest(REST) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Writes and forgets payloads until there is room. Returns false if a whole round found none.
+    fn make_room(&mut self) -> bool {
+        let mut ends = 0;
+        while self.is_short() && !self.signal.is_stopped() {
+            let (table, entry) = self.next;
+            let found = self.visit(table, entry, None);
+            if found.payloads {
+                ends = 0;
+                self.signal.found_nothing.store(false, Ordering::Relaxed);
+            }
+            if let Some(next) = found.next {
+                self.next.1 = next;
+                continue;
+            }
+            self.next = ((table + 1) % self.tables.len(), 0);
+            ends += 1;
+            self.empty_files();
+            // What waits for the disk would be found again.
+            while self.store.waiting_bytes() > 0 && self.signal.rest(BRIEF) {}
+            // The first table may have been visited from the middle on.
+            if ends > self.tables.len() && !self.remove_items_of_full_disk() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// True if memory is short, also when all that waits for the disk will have been written.
+    fn is_short(&self) -> bool {
+        self.memory.is_above_without(FORGET_UNTIL_PERCENT, self.store.waiting_bytes())
+    }
+
+    /// Moves what lives in files with little of it, so that they can be deleted.
+    fn empty_files(&self) {
+        let files = self.store.to_empty();
+        if files.is_empty() {
+            return;
+        }
+        for table in 0..self.tables.len() {
+            let mut next = Some(0);
+            while let Some(entry) = next
+                && !self.signal.is_stopped()
+            {
+                next = self.visit(table, entry, Some(&files)).next;
+            }
+        }
+    }
+
+    /// Goes through a piece of a table: removes items that have lost a payload, and moves payloads
+    /// out of `files`, or without them forgets payloads, after they are written.
+    fn visit(&self, table: usize, entry: usize, files: Option<&FilesToEmpty>) -> Found {
+        let table = &self.tables[table];
+        let (mut chunks, mut lost) = (Vec::new(), Vec::new());
+        let next = table.sweep(entry, &mut chunks, &mut lost);
+        if !lost.is_empty() {
+            table.remove_lost(&lost);
+        }
+        let mut payloads = false;
+        let (mut new, mut moved) = (Vec::new(), Vec::new());
+        for chunk in chunks {
+            match (chunk.place(), files) {
+                (Some(place), Some(files)) if files.contains(&place) => moved.push(chunk),
+                (_, Some(_)) => {}
+                (Some(_), None) => payloads |= chunk.forget(),
+                (None, None) => new.push(chunk),
+            }
+        }
+        if !moved.is_empty() {
+            self.store.move_out(moved);
+        }
+        payloads |= !new.is_empty() && self.store.write(new, true);
+        Found { payloads, next }
+    }
+
+    /// Removes items if the disk has no room left for what should be written. Returns true if it
+    /// did.
+    fn remove_items_of_full_disk(&self) -> bool {
+        if self.store.status().state != StoreState::Full {
+            return false;
+        }
+        let may_remove = |table: &&Arc<Table>| {
+            table.config().memory.when_full == WhenFull::Remove && table.payload_bytes() > 0
+        };
+        let largest =
+            self.tables.iter().filter(may_remove).max_by_key(|table| table.payload_bytes());
+        largest.is_some_and(|table| table.evict(REMOVED_TOGETHER, u64::MAX).items > 0)
+    }
+}
