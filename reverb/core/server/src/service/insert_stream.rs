@@ -12,7 +12,7 @@ use reverb_auth::Right;
 use reverb_base::error::grouped;
 use reverb_base::{Error, ErrorKind, Result};
 use reverb_data::proto_bytes::MAX_VARINT_BYTES;
-use reverb_data::{ChunkMaker, ItemValidator, NewItem};
+use reverb_data::{ItemValidator, NewItem};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::framing::MessageReader;
 use reverb_rpc::server::{Content, PASS_BYTES, Responder};
@@ -48,7 +48,6 @@ pub(crate) struct InsertStream<'a> {
     /// The same number by message. Confirmations come about in the order of the items.
     unanswered: VecDeque<usize>,
     templates: TrajectoryTemplates,
-    chunk_maker: ChunkMaker,
     adopter: Adopter,
     validator: ItemValidator,
     /// Set for a caller that may not insert into all tables.
@@ -100,7 +99,6 @@ impl<'a> InsertStream<'a> {
             unconfirmed: 0,
             unanswered: VecDeque::new(),
             templates: TrajectoryTemplates::default(),
-            chunk_maker: ChunkMaker::default(),
             adopter: Adopter::new(service.memory.tier.is_some()),
             validator: ItemValidator::default(),
             limited: (!caller.may_everywhere(Right::Insert)).then_some(caller),
@@ -276,8 +274,7 @@ impl<'a> InsertStream<'a> {
             let chunk = chunk?;
             // Writers repeat chunks; the first data of a key is kept.
             held.hold(chunk.key, || {
-                let chunk = chunk.to_stored(request.message(), &mut self.chunk_maker);
-                let chunk = self.adopter.adopt(chunk);
+                let chunk = self.adopter.make(&chunk, request.message());
                 self.service.memory.account.charge(&chunk);
                 chunk
             });

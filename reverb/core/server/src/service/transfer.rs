@@ -8,7 +8,7 @@ use bytes::Bytes;
 use reverb_auth::Right;
 use reverb_base::error::grouped;
 use reverb_base::{Error, Result};
-use reverb_data::{ChunkMaker, ItemValidator, StoredItem};
+use reverb_data::{ItemValidator, StoredItem};
 use reverb_engine::Table;
 use reverb_rpc::Message;
 use reverb_rpc::framing::MessageReader;
@@ -32,7 +32,6 @@ struct Transfer<'a> {
     caller: &'a Caller,
     open: Arc<HoldingStream>,
     templates: TrajectoryTemplates,
-    chunk_maker: ChunkMaker,
     adopter: Adopter,
     validator: ItemValidator,
     /// Table of the last item, already checked for the caller's right to administer it.
@@ -55,7 +54,6 @@ pub(crate) async fn run(
         caller,
         open: Arc::clone(&open),
         templates: TrajectoryTemplates::default(),
-        chunk_maker: ChunkMaker::default(),
         adopter: Adopter::new(memory.tier.is_some()),
         validator: ItemValidator::default(),
         allowed: None,
@@ -94,9 +92,7 @@ impl Transfer<'_> {
         for chunk in request.chunks() {
             let chunk = chunk?;
             held.replace(chunk.key, || {
-                let chunk = chunk.to_stored(request.message(), &mut self.chunk_maker);
-                let chunk = self.adopter.adopt(chunk);
-                let chunk = self.adopter.adopt(chunk);
+                let chunk = self.adopter.make(&chunk, request.message());
                 self.service.memory.account.charge(&chunk);
                 chunk
             });

@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use reverb_base::{Error, Result};
-use reverb_data::{Chunk, HeadsCache, NewItem, ServerAccount, Trajectory};
+use reverb_data::{Chunk, ChunkMaker, HeadsCache, NewItem, ServerAccount, Trajectory};
 use reverb_store::Store;
+use reverb_wire::codec::chunk::RawChunk;
 
 use super::state_name;
 
@@ -20,17 +22,26 @@ const BYTES_WRITTEN_TOGETHER: usize = 1 << 20;
 /// Without a store every chunk stays as it is.
 #[derive(Debug, Default)]
 pub(crate) struct Adopter {
+    maker: ChunkMaker,
     heads: Option<HeadsCache>,
 }
 
 impl Adopter {
     pub(crate) fn new(has_store: bool) -> Self {
-        Self { heads: has_store.then(HeadsCache::default) }
+        let heads = has_store.then(HeadsCache::default);
+        Self { maker: ChunkMaker::default(), heads }
+    }
+
+    /// The chunk to store of one that arrived in this message.
+    #[inline]
+    pub(crate) fn make(&mut self, arrived: &RawChunk<'_>, message: &Bytes) -> Chunk {
+        let chunk = arrived.to_stored(message, &mut self.maker);
+        self.adopt(chunk)
     }
 
     /// The chunk to store in place of this one.
     #[inline]
-    pub(crate) fn adopt(&mut self, chunk: Chunk) -> Chunk {
+    fn adopt(&mut self, chunk: Chunk) -> Chunk {
         match &mut self.heads {
             None => chunk,
             Some(heads) => Chunk::on_disk(&chunk, heads).unwrap_or(chunk),
@@ -161,6 +172,10 @@ impl Adopted {
     /// Gives items that come back to their writer its own chunks again: it may send them to another
     /// server, and a disk chunk never leaves its own.
     pub(crate) fn give_back(&self, items: &mut [NewItem]) {
+        if self.0.is_empty() {
+            // As always without a store.
+            return;
+        }
         for item in items {
             replace_chunks(&mut item.trajectory, |chunk| self.0.get(&chunk.identity()).cloned());
         }
