@@ -14,6 +14,7 @@ import pathlib
 import signal
 import subprocess
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -29,7 +30,9 @@ WORKERS = 2 * (os.cpu_count() or 1)
 # `tests/conftest.py`. A worker that dies is not replaced.
 _SIDE_BY_SIDE = ("--dist=loadfile", "--no-loadscope-reorder", "--max-worker-restart=0")
 # Each test has a limit of its own. This one is for a run that does not end after its tests.
-LIMIT_S = 3600
+LIMIT_S = 1800
+# How long processes that are ended have to write their stacks.
+_STACKS_S = 2
 
 
 def files_with_the_mark(mark: str, paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
@@ -127,15 +130,19 @@ class Pytest:
             process = subprocess.Popen(
                 [self.python, "-m", "pytest", f"--outcomes={path}", *self.options, *arguments],
                 cwd=self.directory,
-                env=self.environment,
+                env={**self.environment, "PYTHONFAULTHANDLER": "1"},
             )
             try:
                 status = process.wait(self.limit_s)
             except subprocess.TimeoutExpired:
                 print(f"pytest did not end within {self.limit_s} s.", flush=True)
-                for pid in (process.pid, *descendants(process.pid)):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                pids = (process.pid, *descendants(process.pid))
+                # To the first signal each answers with the stacks of its threads.
+                for end in (signal.SIGABRT, signal.SIGKILL):
+                    for pid in pids:
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(pid, end)
+                    time.sleep(_STACKS_S)
                 process.wait()
                 status = None
             outcomes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

@@ -116,13 +116,17 @@ def test_a_run_that_does_not_end_fails_the_stage(tree):
     endless = """
         import threading
 
+        def waits_for_ever():
+            threading.Event().wait()
+
         def test_leaves_a_thread():
-            threading.Thread(target=threading.Event().wait).start()
+            threading.Thread(target=waits_for_ever).start()
     """
     tree.write("tests/test_a.py", endless)
     status, output = python_tests(tree, "--limit-s", "6")
     assert status == 1
     assert "pytest did not end within 6.0 s." in output
+    assert "in waits_for_ever" in output
     assert "run again" not in output
 
 
