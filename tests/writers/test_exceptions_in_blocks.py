@@ -185,7 +185,7 @@ def test_a_server_that_stopped_for_good_masks_nothing(
     start, connect, make, short_flush, left_writers, until
 ):
     server = start()
-    writer, add = make(connect(server, connect_timeout_s=0.1), "table")
+    writer, add = make(connect(server, connect_timeout_s=0.5), "table")
 
     def add_and_stop():
         add()
