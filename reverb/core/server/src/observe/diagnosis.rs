@@ -5,13 +5,14 @@
 //! the server (rates, streams, its memory, a drain) and chooses the state. Timeout errors, log
 //! lines, the page and the commands all show this diagnosis.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_base::byte_size;
 use reverb_base::diagnosis as sentences;
 pub(crate) use reverb_base::diagnosis::State;
-use reverb_base::figures::{plural, seconds};
+use reverb_base::figures::{number, plural, seconds};
 use reverb_engine::{ChangedBy, Held, Limit, TableStatus, WaitReason};
 
 use crate::observe::streams::{Stream, WaitsFor};
@@ -39,22 +40,46 @@ pub(crate) struct Surroundings {
     pub(crate) slow_readers: Option<SlowReaders>,
     /// Bytes that the limit of the server leaves to the table.
     pub(crate) room: Option<u64>,
-    /// Bytes in use and their limit, if inserts are blocked by that limit.
-    pub(crate) full_server: Option<(u64, u64)>,
+    /// What blocks the inserts of all tables, if the server has no memory left.
+    pub(crate) full_server: Option<FullServer>,
     /// Author of the server's drain, if it drains.
     pub(crate) draining: Option<ChangedBy>,
+}
+
+/// What gives a server without memory room again.
+#[derive(Debug, Clone)]
+pub(crate) enum FullServer {
+    /// Items have to leave.
+    Items { total: u64, limit: u64 },
+    /// Payloads have to be written to this place, which takes so many bytes a second.
+    Disk { place: String, unwritten_bytes: u64, bytes_per_second: f64 },
+}
+
+impl fmt::Display for FullServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Items { total, limit } => write!(
+                f,
+                "Inserts wait for memory: the server holds {} of {} (max_bytes). Items leave by \
+                 sampling, deletes or reset; give large tables when_full=\"remove\".",
+                byte_size::describe(*total),
+                byte_size::describe(*limit)
+            ),
+            Self::Disk { place, unwritten_bytes, bytes_per_second } => write!(
+                f,
+                "Inserts wait for the disk: {} of payloads are not written yet, and {place} takes \
+                 {} MB/s.",
+                byte_size::describe(*unwritten_bytes),
+                number(bytes_per_second / 1e6)
+            ),
+        }
+    }
 }
 
 impl Surroundings {
     /// Sentence about the memory of the server, if it blocks inserts.
     fn why_full(&self) -> Option<String> {
-        let (total, limit) = self.full_server?;
-        Some(format!(
-            "Inserts wait for memory: the server holds {} of {} (max_bytes). Items leave by \
-             sampling, deletes or reset; give large tables when_full=\"remove\".",
-            byte_size::describe(total),
-            byte_size::describe(limit)
-        ))
+        self.full_server.as_ref().map(ToString::to_string)
     }
 
     /// Reason why inserts are blocked, by the server or by the table.
@@ -157,7 +182,10 @@ impl<'a> Case<'a> {
                 rates.map(|rates| rates.insert_blocked),
             )
             // A server without memory stops writers before the table gets their items.
-            .or_else(|| around.full_server.filter(|_| around.writers > 0).map(|_| Duration::ZERO)),
+            .or_else(|| {
+                let is_full = around.full_server.is_some() && around.writers > 0;
+                is_full.then_some(Duration::ZERO)
+            }),
         }
     }
 

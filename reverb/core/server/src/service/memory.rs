@@ -23,6 +23,7 @@ use reverb_rpc::server::Outgoing;
 use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::generated::reverb::MemoryStatus;
 
+use crate::observe::diagnosis::FullServer;
 use crate::observe::status::number;
 use crate::observe::streams::Stream;
 use crate::service::held_chunks::{HoldingStream, HoldingStreams};
@@ -223,11 +224,13 @@ impl Memory {
     fn most_over_its_share(&self) -> Option<&Arc<Table>> {
         let own = |table: &Arc<Table>| table.config().memory.max_bytes;
         let part = self.equal_part();
-        let candidates = self.tables.iter().filter_map(|table| {
-            // What leaves for the disk does not fill the memory.
-            let leaves = self.tier.as_ref().is_some_and(|tier| !tier.is_failing());
-            let payload_bytes = if leaves { table.payload_bytes() } else { 0 };
-            let bytes = table.bytes().saturating_sub(payload_bytes);
+        let candidates = self.tables.iter().enumerate().filter_map(|(index, table)| {
+            // What has left for the disk, or still can, does not fill the memory.
+            let on_disk = self
+                .tier
+                .as_ref()
+                .map_or(0, |tier| table.payload_bytes().saturating_sub(tier.kept_bytes(index)));
+            let bytes = table.bytes().saturating_sub(on_disk);
             let may_remove = table.config().memory.when_full == WhenFull::Remove && bytes > 0;
             // Below the limit, all shares shrink in proportion.
             let share = own(table).unwrap_or(part) / 100 * REMOVE_UNTIL_PERCENT;
@@ -257,6 +260,15 @@ impl Memory {
     /// True if inserts have to wait.
     pub(crate) fn is_full(&self) -> bool {
         self.is_above(PAUSE_FROM_PERCENT)
+    }
+
+    /// What inserts wait for while memory is full.
+    pub(crate) fn what_makes_room(&self, shows_paths: bool) -> FullServer {
+        let of_disk = self.tier.as_ref().and_then(|tier| tier.unwritten(self, shows_paths));
+        of_disk.unwrap_or_else(|| FullServer::Items {
+            total: self.account.total(),
+            limit: self.max_bytes.unwrap_or(0),
+        })
     }
 
     /// Waits while memory is full, and evicts items.

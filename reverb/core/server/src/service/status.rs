@@ -35,7 +35,7 @@ pub(crate) fn status(service: &Service, request: StatusRequest, caller: &Caller)
     let sees_all = caller.may_everywhere(Right::Sample);
     let is_own = |stream: &Stream| stream.caller.as_deref() == caller.name();
     let streams = service.streams.all();
-    let (tables, now_ns) = table_statuses(service, &streams, may_know);
+    let (tables, now_ns) = table_statuses(service, &streams, sees_all, may_know);
     StatusResponse {
         memory: Some(service.memory.status()),
         tables,
@@ -81,7 +81,8 @@ pub(crate) fn wait_reason(
 ) -> Result<WaitReasonResponse> {
     let may_see = |known: &str| caller.may_see(known);
     let is_asked = |known: &str| known == table && may_see(known);
-    let (tables, now_ns) = table_statuses(service, &service.streams.all(), is_asked);
+    let sees_all = caller.may_everywhere(Right::Sample);
+    let (tables, now_ns) = table_statuses(service, &service.streams.all(), sees_all, is_asked);
     let found = tables.into_iter().next();
     let found = found.ok_or_else(|| service.tables.not_found(table, may_see))?;
     let memory = Some(service.memory.status());
@@ -92,13 +93,14 @@ pub(crate) fn wait_reason(
 fn table_statuses(
     service: &Service,
     streams: &[Arc<Stream>],
+    shows_paths: bool,
     is_asked: impl Fn(&str) -> bool,
 ) -> (Vec<TableStatusMessage>, i64) {
     let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
     let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
     let rates = service.timeline.look(&points);
     let now_ns = nanoseconds(SystemTime::now());
-    let around = surroundings(service, now_ns);
+    let around = surroundings(service, now_ns, shows_paths);
     let of_table = |(status, rates): (&TableStatus, _)| {
         let slow_readers = SlowReaders::of(streams, &status.info.config.name);
         let room = service.memory.room_for(status.info.bytes);
@@ -149,7 +151,7 @@ pub(crate) fn explain_timeout(
     if error.kind() != ErrorKind::RateLimiterTimeout {
         return error;
     }
-    let around = surroundings(service, nanoseconds(SystemTime::now()));
+    let around = surroundings(service, nanoseconds(SystemTime::now()), false);
     let mut status = table.status();
     // The request that timed out has left the queue, so the status does not count it.
     status.info.waiting_samples += 1;
@@ -167,7 +169,7 @@ pub(crate) fn explain_timeout(
 pub fn warn_of_long_waits() {
     for service in local::running_servers() {
         for table in service.long_waits.new_ones(service.tables.all(), LONG) {
-            let around = surroundings(&service, nanoseconds(SystemTime::now()));
+            let around = surroundings(&service, nanoseconds(SystemTime::now()), true);
             let slow_readers = SlowReaders::of(&service.streams.all(), table.name());
             let diagnosis = diagnose(&table.status(), &Surroundings { slow_readers, ..around });
             tracing::warn!(
@@ -179,8 +181,9 @@ pub fn warn_of_long_waits() {
     }
 }
 
-/// Facts about the server that all diagnoses share.
-fn surroundings(service: &Service, now_ns: i64) -> Surroundings {
+/// Facts about the server that all diagnoses share, without paths unless their reader may know
+/// them.
+fn surroundings(service: &Service, now_ns: i64, shows_paths: bool) -> Surroundings {
     let memory = &service.memory;
     Surroundings {
         rates: None,
@@ -190,10 +193,7 @@ fn surroundings(service: &Service, now_ns: i64) -> Surroundings {
         slow_readers: None,
         room: None,
         draining: service.drain.by(),
-        full_server: memory
-            .max_bytes
-            .filter(|_| memory.is_full())
-            .map(|max_bytes| (memory.account.total(), max_bytes)),
+        full_server: memory.is_full().then(|| memory.what_makes_room(shows_paths)),
     }
 }
 

@@ -18,7 +18,7 @@ use reverb_base::process::generation;
 use reverb_base::{Error, Result, StoreState};
 use reverb_data::{Chunk, Sampled, ServerAccount};
 use reverb_engine::Table;
-use reverb_files::SystemDisk;
+use reverb_files::{Disk, SystemDisk};
 use reverb_store::{Store, StoreState as DiskState};
 use reverb_wire::generated::reverb::StoreStatus;
 use tokio::runtime::Handle;
@@ -28,6 +28,7 @@ pub(crate) use adopt::{Adopter, LocalAdopter};
 use reading::Reading;
 use sweep::{Sweep, SweepSignal};
 
+use crate::observe::diagnosis::FullServer;
 use crate::observe::status::{nanoseconds, number};
 use crate::service::memory::Memory;
 use crate::service::server::ServerOptions;
@@ -61,6 +62,15 @@ impl Tier {
     ///
     /// `InvalidArgument` if the server has no `max_bytes`; errors of [`Store::open`].
     pub(crate) fn open(options: &ServerOptions, runtime: &Handle) -> Result<Option<Arc<Self>>> {
+        Self::open_on(options, Arc::new(SystemDisk), runtime)
+    }
+
+    /// Like `open`, on another disk.
+    fn open_on(
+        options: &ServerOptions,
+        disk: Arc<dyn Disk>,
+        runtime: &Handle,
+    ) -> Result<Option<Arc<Self>>> {
         let Some(StoreOptions { path, max_bytes }) = options.store.clone() else { return Ok(None) };
         if options.max_bytes.is_none() {
             return Err(Error::invalid_argument(
@@ -70,7 +80,7 @@ impl Tier {
         }
         let options =
             reverb_store::StoreOptions { max_bytes, ..reverb_store::StoreOptions::new(path) };
-        let store = Arc::new(Store::open(options, Arc::new(SystemDisk))?);
+        let store = Arc::new(Store::open(options, disk)?);
         Ok(Some(Arc::new(Self {
             store,
             account: ServerAccount::open(),
@@ -98,6 +108,7 @@ impl Tier {
             store: Arc::clone(&self.store),
             tables: tables.to_vec(),
             next: (0, 0),
+            kept_bytes: 0,
         };
         let thread = std::thread::Builder::new().name("reverb-sweep".to_owned());
         let thread = thread.spawn(move || sweep.run()).map_err(|error| {
@@ -127,9 +138,23 @@ impl Tier {
         self.signal.may_free()
     }
 
-    /// False while the disk fails: payloads stay in memory then.
-    pub(crate) fn is_failing(&self) -> bool {
-        matches!(self.store.status().state, DiskState::Failing { .. })
+    /// Bytes of payloads of this table that have to stay in memory, as the last round has seen.
+    pub(crate) fn kept_bytes(&self, table: usize) -> u64 {
+        self.signal.kept_bytes(table)
+    }
+
+    /// The payloads that have to be written before a full server has room again; `None` if that
+    /// does not depend on the speed of the disk.
+    pub(crate) fn unwritten(&self, memory: &Memory, shows_path: bool) -> Option<FullServer> {
+        let status = self.store.status();
+        let unwritten_bytes = memory.resident_bytes();
+        let helps = status.state == DiskState::Ok && self.may_free() && unwritten_bytes > 0;
+        let path = || status.path.to_string_lossy().into_owned();
+        helps.then(|| FullServer::Disk {
+            place: if shows_path { path() } else { "the disk".to_owned() },
+            unwritten_bytes,
+            bytes_per_second: status.write_speed,
+        })
     }
 
     /// Gives samples of a table plain chunks. Waits for the disk unless all of them are in memory.
@@ -232,3 +257,6 @@ fn state_name(state: &DiskState) -> StoreState {
         DiskState::Failing { .. } => StoreState::Failing,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -259,11 +259,23 @@ fn inserts_wait_for_memory() {
     let text = "Inserts wait for memory: the table holds 39.1 KiB of 40.0 KiB (max_bytes, \
                 when_full=\"wait\"). Items leave by sampling (max_times_sampled), deletes or reset.";
     check(&status, &around(), State::Full, text);
-    let full = Surroundings { full_server: Some((99 << 20, 100 << 20)), ..around() };
+    let items = FullServer::Items { total: 99 << 20, limit: 100 << 20 };
+    let full = Surroundings { full_server: Some(items), ..around() };
     let text = "Inserts wait for memory: the server holds 99.0 MiB of 100.0 MiB (max_bytes). Items \
                 leave by sampling, deletes or reset; give large tables when_full=\"remove\".";
     check(&status, &full, State::Full, text);
     check(&table(free()), &full, State::Full, text);
+    let disk = FullServer::Disk {
+        place: "/data/replay".to_owned(),
+        unwritten_bytes: 812 << 20,
+        bytes_per_second: 14.2e6,
+    };
+    let slow = Surroundings { full_server: Some(disk), ..around() };
+    let text = "Inserts wait for the disk: 812.0 MiB of payloads are not written yet, and \
+                /data/replay takes 14 MB/s.";
+    check(&status, &slow, State::Full, text);
+    check(&table(free()), &slow, State::Full, text);
+    assert_eq!(slow.why_inserts_wait(&status).as_deref(), Some(text));
     let alone = Surroundings { writers: 0, ..calm() };
     assert_eq!(diagnose(&table(free()), &alone).state, State::Flowing);
     // If samples are blocked too, memory is the reason that neither can go on.

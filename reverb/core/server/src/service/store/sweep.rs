@@ -5,12 +5,13 @@
 //! stopped: the entries of a table are mostly in the order of their age, so those behind it have
 //! forgotten their payloads already.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use reverb_data::WhenFull;
+use reverb_data::{Chunk, WhenFull};
 use reverb_engine::Table;
 use reverb_store::{FilesToEmpty, Store, StoreState};
 
@@ -38,6 +39,9 @@ pub(crate) struct SweepSignal {
     is_awake: AtomicBool,
     /// True if the last round freed nothing, so that memory has to be got by other means.
     found_nothing: AtomicBool,
+    /// Bytes of payloads of each table that its last visit left in memory, because the store did
+    /// not take them.
+    kept_bytes: Mutex<HashMap<usize, u64>>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -57,6 +61,11 @@ impl SweepSignal {
     /// True while a round may still free memory.
     pub(crate) fn may_free(&self) -> bool {
         !self.found_nothing.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of payloads of this table that have to stay in memory.
+    pub(crate) fn kept_bytes(&self, table: usize) -> u64 {
+        self.kept_bytes.lock().get(&table).copied().unwrap_or(0)
     }
 
     /// Ends the sweep soon.
@@ -100,12 +109,16 @@ pub(crate) struct Sweep {
     pub(crate) tables: Vec<Arc<Table>>,
     /// Table and entry where the next piece begins.
     pub(crate) next: (usize, usize),
+    /// Bytes of payloads of that table that the store did not take so far.
+    pub(crate) kept_bytes: u64,
 }
 
 /// What a piece of a table had for the sweep.
 struct Found {
     /// True if payloads were forgotten, or given to the store to be written and forgotten.
     payloads: bool,
+    /// Bytes of payloads that the store did not take.
+    kept_bytes: u64,
     /// Entry where the next piece begins; `None` at the end of the table.
     next: Option<usize>,
 }
@@ -134,10 +147,12 @@ impl Sweep {
                 ends = 0;
                 self.signal.found_nothing.store(false, Ordering::Relaxed);
             }
+            self.kept_bytes += found.kept_bytes;
             if let Some(next) = found.next {
                 self.next.1 = next;
                 continue;
             }
+            self.signal.kept_bytes.lock().insert(table, std::mem::take(&mut self.kept_bytes));
             self.next = ((table + 1) % self.tables.len(), 0);
             ends += 1;
             self.empty_files();
@@ -194,8 +209,11 @@ impl Sweep {
         if !moved.is_empty() {
             self.store.move_out(moved);
         }
-        payloads |= !new.is_empty() && self.store.write(new, true);
-        Found { payloads, next }
+        let mut kept_bytes = new.iter().map(Chunk::payload_bytes).sum();
+        if !new.is_empty() && self.store.write(new, true) {
+            (payloads, kept_bytes) = (true, 0);
+        }
+        Found { payloads, kept_bytes, next }
     }
 
     /// Removes items if the disk has no room left for what should be written. Returns true if it

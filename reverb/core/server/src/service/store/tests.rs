@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Servers whose disk is slow or fails.
+
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{RngCore as _, SeedableRng as _};
+use reverb_data::{
+    Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, SequenceRange, Shape, TableConfig,
+    Tensor, TensorData, TrajectoryBuilder,
+};
+use reverb_engine::Removal;
+use reverb_files::{Errno, FailingDisk};
+use reverb_rpc::target::Loopback;
+use reverb_wire::generated::reverb::{StatusRequest, TableStatus};
+use reverb_wire::transport::InsertBatch;
+use tempfile::TempDir;
+
+use super::*;
+use crate::service::local::local_shard;
+use crate::service::server::Server;
+
+/// Bytes of a payload.
+const BYTES: usize = 250_000;
+
+const MAX_BYTES: u64 = 64 << 20;
+
+/// A server with a store on a disk of the test.
+struct Stage {
+    server: Server,
+    disk: FailingDisk,
+    _directory: TempDir,
+}
+
+fn config(name: &str) -> TableConfig {
+    let rate_limiter = RateLimiterConfig {
+        samples_per_insert: 1.0,
+        min_size_to_sample: 1,
+        min_diff: f64::MIN,
+        max_diff: f64::MAX,
+    };
+    TableConfig { rate_limiter, ..TableConfig::fifo(name, 100_000) }
+}
+
+/// The payload of the item with this key.
+fn payload(key: u64) -> Vec<u8> {
+    let mut bytes = vec![0; BYTES];
+    SmallRng::seed_from_u64(key).fill_bytes(&mut bytes);
+    bytes
+}
+
+fn chunk(key: u64) -> Chunk {
+    let mut builder = ChunkBuilder::new(false);
+    builder.push(&Tensor {
+        dtype: DType::UInt8,
+        shape: Shape::from_slice(&[1, BYTES]),
+        data: TensorData::Bytes(payload(key)),
+    });
+    builder.finish(key, SequenceRange::default())
+}
+
+fn batch(table: &str, key: u64) -> InsertBatch {
+    let chunk = chunk(key);
+    let mut builder = TrajectoryBuilder::new();
+    builder.slice(&chunk, 0, 0, 1);
+    builder.end_column(false);
+    let items = vec![NewItem::new(key, table, 1.0, builder.finish().unwrap())];
+    InsertBatch { items, chunks: vec![chunk], keep_chunk_keys: Vec::new() }
+}
+
+impl Stage {
+    fn new(tables: &[&str]) -> Self {
+        let (disk, directory) = (FailingDisk::default(), tempfile::tempdir().unwrap());
+        let store = StoreOptions { path: directory.path().to_owned(), max_bytes: None };
+        let options = ServerOptions {
+            host: Some("127.0.0.1".to_owned()),
+            max_bytes: Some(MAX_BYTES),
+            store: Some(store),
+            ..ServerOptions::default()
+        };
+        let runtime = Handle::current();
+        let tier = Tier::open_on(&options, Arc::new(disk.clone()), &runtime).unwrap();
+        let tables = tables.iter().map(|name| Table::new(config(name)).unwrap()).collect();
+        let server = Server::start_with(tables, &options, tier, &runtime).unwrap();
+        Self { server, disk, _directory: directory }
+    }
+
+    /// Inserts items with these keys, and waits while the server is full.
+    async fn insert(&self, table: &str, keys: std::ops::Range<u64>) {
+        let transport = local_shard(Loopback::localhost(self.server.port())).unwrap();
+        let mut stream = transport.open_insert().await.unwrap();
+        for key in keys {
+            stream.sink.send(batch(table, key)).await.unwrap();
+        }
+    }
+
+    fn status(&self, table: usize) -> TableStatus {
+        self.server.status(StatusRequest::default()).tables.swap_remove(table)
+    }
+
+    fn table(&self, table: usize) -> &Arc<Table> {
+        &self.server.tables()[table]
+    }
+
+    fn removed(&self, table: usize, removal: Removal) -> u64 {
+        self.table(table).status().statistics.removed.of(removal)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_disk_says_so_and_costs_no_item() {
+    let stage = Stage::new(&["replay"]);
+    stage.disk.set(|faults| faults.bytes_per_second = Some(20_000_000));
+    let mut sentences = Vec::new();
+    let watch = async {
+        loop {
+            let status = stage.status(0);
+            let diagnosis = status.diagnosis.unwrap_or_default();
+            if diagnosis.sentence.contains("the disk") {
+                assert_eq!(diagnosis.state, "full");
+                assert_eq!(status.inserting.unwrap().reason, diagnosis.sentence);
+                sentences.push(diagnosis.sentence);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = stage.insert("replay", 0..400) => {}
+        () = watch => {}
+    }
+    let last = sentences.last().expect("inserts waited for the disk");
+    let path = stage._directory.path().display();
+    let rest = last.strip_prefix("Inserts wait for the disk: ").unwrap();
+    let (bytes, speed) = rest
+        .split_once(&format!(" MiB of payloads are not written yet, and {path} takes "))
+        .unwrap();
+    assert!((50.0..66.0).contains(&bytes.parse::<f64>().unwrap()), "{last}");
+    let speed: f64 = speed.strip_suffix(" MB/s.").unwrap().parse().unwrap();
+    assert!((10.0..=20.0).contains(&speed), "{last}");
+    assert_eq!((stage.table(0).len(), stage.removed(0, Removal::Bytes)), (400, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_disk_fails_the_table_that_fills_the_memory_gives_up_items() {
+    let stage = Stage::new(&["large", "small"]);
+    stage.insert("large", 0..600).await;
+    stage.insert("small", 1000..1180).await;
+    let [large, small] = [0, 1].map(|table| stage.table(table).bytes());
+    assert!(large > 2 * MAX_BYTES && small < MAX_BYTES, "{large} {small}");
+    stage.disk.set(|faults| faults.write_error = Some(Errno::IO));
+    stage.insert("small", 2000..2300).await;
+    assert_eq!(stage.removed(0, Removal::Bytes), 0, "it has nearly nothing in memory");
+    assert!(stage.removed(1, Removal::Bytes) > 0);
+}
