@@ -33,7 +33,7 @@ use crate::service::calls::answer_here;
 use crate::service::limiter_hold::LoggedHold;
 use crate::service::selection::Selection;
 use crate::service::status::explain_timeout;
-use crate::service::store::LocalAdopter;
+use crate::service::store::{LocalAdopter, MAX_LOST_BATCHES, may_leave_out};
 use reverb_rpc::server::Stop;
 
 /// Largest number of samples taken under one lock of a table.
@@ -41,9 +41,6 @@ const MAX_BATCH: usize = 4096;
 
 /// Largest number of bytes of payloads that are loaded at once, unless one item has more.
 const MAX_LOADED_BYTES: usize = 64 << 20;
-
-/// Number of batches of which no item can be read back before a request fails.
-const MAX_LOST_BATCHES: usize = 16;
 
 /// Servers of this process. A forked child has their memory, but none of their threads.
 static SERVERS: PerProcess<Mutex<Servers>> = PerProcess::new();
@@ -416,16 +413,8 @@ struct LocalRequest {
     /// Items that were taken from the table of a server with a store, and not handed over: a
     /// caller that gives up while the disk is read finds them here.
     taken: Vec<Sampled>,
-}
-
-impl LocalRequest {
-    /// True if an item that cannot be read back may be left out, and another one be sampled:
-    /// nothing was promised of the items together, and none is lost for other readers.
-    fn may_leave_out(&self, table: &Table) -> bool {
-        let SampleOptions { stacking, distinct, epoch, all_or_nothing, .. } = self.options;
-        let is_of_single_items = stacking.is_none() && epoch.is_none();
-        is_of_single_items && !distinct && !all_or_nothing && table.config().max_times_sampled < 1
-    }
+    /// Why the request fails once these were handed over.
+    lost: Option<Error>,
 }
 
 impl LocalSampleStream {
@@ -470,8 +459,15 @@ async fn sample(
     let Some(tier) = &service.memory.tier else {
         return take_samples(service, stream, request, table).await;
     };
-    for _ in 0..MAX_LOST_BATCHES {
+    let mut num_lost_batches = 0;
+    loop {
         if request.taken.is_empty() {
+            let is_over = !may_leave_out(&request.options, table);
+            if let Some(error) = &request.lost
+                && (is_over || num_lost_batches == MAX_LOST_BATCHES)
+            {
+                return Err(error.clone());
+            }
             request.taken = take_samples(service, stream, request, table).await?;
             if request.taken.is_empty() {
                 return Ok(Vec::new());
@@ -479,17 +475,14 @@ async fn sample(
         }
         let together = num_together(&request.taken);
         let mut samples = request.taken[..together].to_vec();
-        let read = tier.read(table, &mut samples, request.may_leave_out(table)).await;
+        let lost = tier.read(table, &mut samples).await;
         request.taken.drain(..together);
-        read?;
+        request.lost = request.lost.take().or(lost);
         if !samples.is_empty() {
             return Ok(samples);
         }
+        num_lost_batches += 1;
     }
-    Err(Error::data_loss(format!(
-        "Items of table {name} cannot be read back from the store, and were removed. The log of the \
-         server has the reasons."
-    )))
 }
 
 /// Number of the first of these items that are handed over together, because all their payloads
@@ -547,6 +540,7 @@ impl SampleStream for LocalSampleStream {
             spans: spans.into(),
             selection: None,
             taken: Vec::new(),
+            lost: None,
         });
         Ok(())
     }

@@ -23,6 +23,7 @@ use crate::service::caller::Caller;
 use crate::service::reader_room::{wait_for_answer_room, wait_for_room};
 use crate::service::selection::Selection;
 use crate::service::status::explain_timeout;
+use crate::service::store::{MAX_LOST_BATCHES, may_leave_out};
 
 /// First number of samples taken under one lock; it doubles after every full batch.
 const FIRST_BATCH: usize = 128;
@@ -101,6 +102,7 @@ async fn serve_request(
     }
     let timeout = timeout(request);
     let mut batch = FIRST_BATCH;
+    let mut num_lost_batches = 0;
     let outbox = responder.outbox();
     while remaining > 0 {
         // A batch of the reader is taken under one lock, so that it can be checked as a whole.
@@ -138,9 +140,17 @@ async fn serve_request(
         batch = if is_full { batch.saturating_mul(2).min(MAX_BATCH) } else { FIRST_BATCH };
         // The pass counts for the message from here on.
         let list = (!list.is_pass()).then_some(list);
-        let items = SelectedItems { table: name, samples: &samples, selection: &mut selection };
-        send_samples(service, stream, responder, encoder, items).await?;
-        keep_samples(samples);
+        let num_taken = samples.len();
+        let items = SelectedItems { table: name, samples, selection: &mut selection };
+        let (sent, lost) = send_samples(service, stream, responder, encoder, items).await?;
+        if let Some(error) = lost {
+            num_lost_batches = if sent.is_empty() { num_lost_batches + 1 } else { 0 };
+            if !may_leave_out(&options, table) || num_lost_batches == MAX_LOST_BATCHES {
+                return Err(error);
+            }
+            remaining += num_taken - sent.len();
+        }
+        keep_samples(sent);
         drop(list);
         if remaining > 0 {
             service.drain.check()?;
@@ -154,21 +164,29 @@ async fn serve_request(
 /// Items of a table, and the part of each that the reader gets.
 pub(crate) struct SelectedItems<'a> {
     pub(crate) table: &'a str,
-    pub(crate) samples: &'a [Sampled],
+    pub(crate) samples: Vec<Sampled>,
     pub(crate) selection: &'a mut Selection,
 }
 
 /// Sends samples of a table as fast as the reader takes them, the selected part of each. A message
 /// is made once there is room for it, and a part of an item when it is written.
+///
+/// Items that cannot be read back leave the table, and are left out. Returns the others, and the
+/// reason of the first one.
+///
+/// # Errors
+///
+/// `DataLoss` if one cannot be left out, because the reader has a part of it, or knows its chunks.
 pub(crate) async fn send_samples(
     service: &Service,
     stream: &Stream,
     responder: &mut Responder,
     encoder: &mut SampleEncoder,
     items: SelectedItems<'_>,
-) -> Result<()> {
-    let SelectedItems { table, samples, selection } = items;
+) -> Result<(Vec<Sampled>, Option<Error>)> {
+    let SelectedItems { table, mut samples, selection } = items;
     let outbox = responder.outbox();
+    let mut lost = None;
     let mut at = 0;
     let mut sent_bytes = 0;
     while at < samples.len() {
@@ -189,6 +207,7 @@ pub(crate) async fn send_samples(
             false => most.min(2 * next.bytes),
         };
         let begin = at;
+        let may_discard = encoder.may_discard();
         // More whole items than were counted may fit, because they are counted with their maximum.
         let end = if selection.is_of_all() { samples.len() } else { at + next.num_items };
         for sample in &samples[at..end] {
@@ -207,9 +226,23 @@ pub(crate) async fn send_samples(
                 let permit = pin!(outbox.permit_to_read());
                 room.hold(wait_for_answer_room(service, responder, permit).await?);
             }
-            let last = samples.len().min(at + 1);
-            let read = pin!(read_missing(service, table, &samples[begin..last], encoder));
-            plain = service.stop.or(read).await??;
+            let read = {
+                let read = pin!(read_missing(service, encoder));
+                service.stop.or(read).await?
+            };
+            match read {
+                Ok(read) => plain = read,
+                Err(why) => {
+                    let error = remove_lost(service, table, &mut samples, begin, why)?;
+                    if !may_discard {
+                        return Err(error);
+                    }
+                    lost.get_or_insert(error);
+                    encoder.discard();
+                    at = begin;
+                    continue;
+                }
+            }
         }
         let message = encoder.take(&plain).with_room(room);
         sent_bytes += message.remaining();
@@ -221,30 +254,37 @@ pub(crate) async fn send_samples(
             tokio::task::yield_now().await;
         }
     }
-    Ok(())
+    Ok((samples, lost))
 }
 
-/// The payloads that the message of these items lacks. Waits for the disk unless they are in
-/// memory.
+/// The payloads that the message lacks. Waits for the disk unless they are in memory.
+async fn read_missing(service: &Service, encoder: &SampleEncoder) -> Result<Vec<Chunk>> {
+    let Some(tier) = &service.memory.tier else { return Ok(Vec::new()) };
+    tier.load(encoder.missing()).await.into_iter().collect()
+}
+
+/// Removes those items from `begin` on that cannot be read back, also from their table. Returns the
+/// error that says so of the first.
 ///
 /// # Errors
 ///
-/// `DataLoss` for an item that cannot be read back; it leaves its table.
-async fn read_missing(
+/// `why` nothing could be read, if none of them is lost.
+fn remove_lost(
     service: &Service,
     table: &str,
-    samples: &[Sampled],
-    encoder: &SampleEncoder,
-) -> Result<Vec<Chunk>> {
-    let Some(tier) = &service.memory.tier else { return Ok(Vec::new()) };
-    let read = tier.load(encoder.missing()).await;
-    let read: Result<Vec<Chunk>> = read.into_iter().collect();
-    read.map_err(|why| {
-        let is_lost = |sample: &&Sampled| sample.trajectory.chunks().iter().any(Chunk::is_lost);
-        let lost: Vec<u64> = samples.iter().filter(is_lost).map(|sample| sample.key).collect();
-        let table = service.tables.get(table).map(|(_, table)| table);
-        table.map_or_else(|error| error, |table| tier.remove_lost(table, &lost, &why))
-    })
+    samples: &mut Vec<Sampled>,
+    begin: usize,
+    why: Error,
+) -> Result<Error> {
+    let is_lost = |sample: &Sampled| sample.trajectory.chunks().iter().any(Chunk::is_lost);
+    let lost: Vec<_> = samples.extract_if(begin.., |sample| is_lost(sample)).collect();
+    let keys: Vec<u64> = lost.iter().map(|sample| sample.key).collect();
+    match (&service.memory.tier, service.tables.get(table)) {
+        (Some(tier), Ok((_, table))) if !keys.is_empty() => {
+            Ok(tier.remove_lost(table, &keys, &why))
+        }
+        _ => Err(why),
+    }
 }
 
 /// The items of a message.

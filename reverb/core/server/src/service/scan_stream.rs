@@ -78,8 +78,12 @@ pub(crate) async fn run(
         }
         let _items = (!room.is_pass()).then_some(room);
         stream.count_items(items.len());
-        let items = SelectedItems { table: name, samples: &items, selection: &mut selection };
-        send_samples(service, stream, responder, &mut encoder, items).await?;
+        let items = SelectedItems { table: name, samples: items, selection: &mut selection };
+        if let (_, Some(lost)) =
+            send_samples(service, stream, responder, &mut encoder, items).await?
+        {
+            return Err(lost);
+        }
         // The connection sends queued data before the next items are taken.
         tokio::task::yield_now().await;
     }

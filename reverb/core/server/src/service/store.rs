@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use reverb_base::process::generation;
 use reverb_base::{Error, Result, StoreState};
-use reverb_data::{Chunk, Sampled, ServerAccount};
+use reverb_data::{Chunk, SampleOptions, Sampled, ServerAccount};
 use reverb_engine::Table;
 use reverb_files::{Disk, SystemDisk};
 use reverb_store::{Store, StoreState as DiskState};
@@ -32,6 +32,9 @@ use crate::observe::diagnosis::FullServer;
 use crate::observe::status::{nanoseconds, number};
 use crate::service::memory::Memory;
 use crate::service::server::ServerOptions;
+
+/// Number of batches of which no item can be read back before a request fails.
+pub(crate) const MAX_LOST_BATCHES: usize = 16;
 
 /// Options of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,22 +163,12 @@ impl Tier {
     /// Gives samples of a table plain chunks. Waits for the disk unless all of them are in memory.
     /// Cancel safe, if the caller keeps what it has given.
     ///
-    /// Items of which a payload is lost leave the table; with `may_leave_out` they are left out.
-    ///
-    /// # Errors
-    ///
-    /// `DataLoss` with the first of those items, without `may_leave_out`.
-    pub(crate) async fn read(
-        &self,
-        table: &Table,
-        samples: &mut Vec<Sampled>,
-        may_leave_out: bool,
-    ) -> Result<()> {
+    /// Items of which a payload is lost leave the table, and are left out. Returns the error that
+    /// says so of the first.
+    pub(crate) async fn read(&self, table: &Table, samples: &mut Vec<Sampled>) -> Option<Error> {
         let lost = self.reading.load_samples(samples).await;
-        let Some((_, why)) = lost.first() else { return Ok(()) };
         let keys: Vec<u64> = lost.iter().map(|(key, _)| *key).collect();
-        let error = self.remove_lost(table, &keys, why);
-        if may_leave_out { Ok(()) } else { Err(error) }
+        lost.first().map(|(_, why)| self.remove_lost(table, &keys, why))
     }
 
     /// Removes items that cannot be read back, and returns the error that says so of the first.
@@ -248,6 +241,14 @@ impl Drop for Tier {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// True if another item may be sampled for one that cannot be read back: nothing was promised of
+/// the items together, and none is lost for other readers.
+pub(crate) fn may_leave_out(options: &SampleOptions, table: &Table) -> bool {
+    let &SampleOptions { stacking, distinct, epoch, all_or_nothing, .. } = options;
+    let is_of_single_items = stacking.is_none() && epoch.is_none();
+    is_of_single_items && !distinct && !all_or_nothing && table.config().max_times_sampled < 1
 }
 
 fn state_name(state: &DiskState) -> StoreState {

@@ -267,6 +267,19 @@ impl SampleEncoder {
         end
     }
 
+    /// Returns true if the message that begins now may be discarded: not if it continues a sample,
+    /// or its reader would be thought to keep chunks of it.
+    pub fn may_discard(&self) -> bool {
+        self.written.is_none() && self.kept.is_none()
+    }
+
+    /// Drops the message. The samples that it has begun may be written again.
+    pub fn discard(&mut self) {
+        self.builder = MessageBuilder::with_capacity(0);
+        self.written = None;
+        self.forget_missing();
+    }
+
     /// Disk chunks in the message. [`Self::take`] needs their plain chunks in the same order.
     pub fn missing(&self) -> &[Chunk] {
         &self.missing
@@ -288,10 +301,14 @@ impl SampleEncoder {
             return written.finish();
         }
         let message = fill(written.finish(), &self.gaps, plain);
+        self.forget_missing();
+        message
+    }
+
+    fn forget_missing(&mut self) {
         self.missing.clear();
         self.gaps.clear();
         self.missing_bytes = 0;
-        message
     }
 
     fn reserve(&mut self) {

@@ -55,7 +55,9 @@ impl LocalScanStream {
         }
         if let Some(tier) = &service.memory.tier {
             let mut items = self.taken.clone();
-            tier.read(table, &mut items, false).await?;
+            if let Some(lost) = tier.read(table, &mut items).await {
+                return Err(lost);
+            }
             self.taken = items;
         }
         Ok(std::mem::take(&mut self.taken))

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Servers whose disk is slow or fails.
 
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngCore as _, SeedableRng as _};
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, SequenceRange, Shape, TableConfig,
-    Tensor, TensorData, TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, Shape,
+    TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 use reverb_engine::Removal;
 use reverb_files::{Errno, FailingDisk};
 use reverb_rpc::target::Loopback;
+use reverb_wire::GrpcTransport;
 use reverb_wire::generated::reverb::{StatusRequest, TableStatus};
-use reverb_wire::transport::InsertBatch;
+use reverb_wire::transport::{InsertBatch, SampleRequest, SampleStream, Transport};
 use tempfile::TempDir;
 
 use super::*;
@@ -29,7 +31,7 @@ const MAX_BYTES: u64 = 64 << 20;
 struct Stage {
     server: Server,
     disk: FailingDisk,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 fn config(name: &str) -> TableConfig {
@@ -39,7 +41,11 @@ fn config(name: &str) -> TableConfig {
         min_diff: f64::MIN,
         max_diff: f64::MAX,
     };
-    TableConfig { rate_limiter, ..TableConfig::fifo(name, 100_000) }
+    TableConfig {
+        sampler: SelectorConfig::Uniform,
+        rate_limiter,
+        ..TableConfig::fifo(name, 100_000)
+    }
 }
 
 /// The payload of the item with this key.
@@ -82,16 +88,43 @@ impl Stage {
         let tier = Tier::open_on(&options, Arc::new(disk.clone()), &runtime).unwrap();
         let tables = tables.iter().map(|name| Table::new(config(name)).unwrap()).collect();
         let server = Server::start_with(tables, &options, tier, &runtime).unwrap();
-        Self { server, disk, _directory: directory }
+        Self { server, disk, directory }
     }
 
     /// Inserts items with these keys, and waits while the server is full.
     async fn insert(&self, table: &str, keys: std::ops::Range<u64>) {
-        let transport = local_shard(Loopback::localhost(self.server.port())).unwrap();
-        let mut stream = transport.open_insert().await.unwrap();
+        let mut stream = self.transport(true).open_insert().await.unwrap();
         for key in keys {
             stream.sink.send(batch(table, key)).await.unwrap();
         }
+    }
+
+    /// The chunks of the first table, in the order of their items.
+    fn chunks(&self) -> Vec<Chunk> {
+        let (mut chunks, mut lost) = (Vec::new(), Vec::new());
+        let mut next = Some(0);
+        while let Some(start) = next {
+            next = self.table(0).sweep(start, &mut chunks, &mut lost);
+        }
+        chunks
+    }
+
+    /// Damages the payloads of every second item of the first table, which is on the disk.
+    fn damage_half(&self) {
+        for chunk in self.chunks().iter().step_by(2) {
+            let place = chunk.place().expect("it is on the disk");
+            let file = std::fs::OpenOptions::new().write(true).open(place.file.path()).unwrap();
+            file.write_at(b"damaged", place.offset + 100).unwrap();
+        }
+    }
+
+    /// The calls of a client in this process, or of another one.
+    fn transport(&self, is_local: bool) -> Arc<dyn Transport> {
+        if is_local {
+            return local_shard(Loopback::localhost(self.server.port())).unwrap();
+        }
+        let address = format!("127.0.0.1:{}", self.server.port());
+        Arc::new(GrpcTransport::new(&address).unwrap())
     }
 
     fn status(&self, table: usize) -> TableStatus {
@@ -129,7 +162,7 @@ async fn a_slow_disk_says_so_and_costs_no_item() {
         () = watch => {}
     }
     let last = sentences.last().expect("inserts waited for the disk");
-    let path = stage._directory.path().display();
+    let path = stage.directory.path().display();
     let rest = last.strip_prefix("Inserts wait for the disk: ").unwrap();
     let (bytes, speed) = rest
         .split_once(&format!(" MiB of payloads are not written yet, and {path} takes "))
@@ -151,4 +184,68 @@ async fn while_a_disk_fails_the_table_that_fills_the_memory_gives_up_items() {
     stage.insert("small", 2000..2300).await;
     assert_eq!(stage.removed(0, Removal::Bytes), 0, "it has nearly nothing in memory");
     assert!(stage.removed(1, Removal::Bytes) > 0);
+}
+
+/// A server with a table of 300 items that are on the disk alone, half of them damaged.
+async fn damaged() -> Stage {
+    let stage = Stage::new(&["replay", "other"]);
+    stage.insert("replay", 1..301).await;
+    stage.insert("other", 1001..1401).await;
+    while stage.chunks().iter().any(|chunk| chunk.resident().is_some()) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stage.damage_half();
+    stage
+}
+
+/// Samples until the request is answered or fails, and compares all payloads.
+async fn receive(stream: &mut dyn SampleStream, num_samples: usize) -> (Vec<u64>, Option<Error>) {
+    let mut keys = Vec::new();
+    while keys.len() < num_samples {
+        let samples = match stream.receive().await {
+            Ok(samples) => samples,
+            Err(error) => return (keys, Some(error)),
+        };
+        for sample in samples {
+            let [sent] = sample.trajectory.chunks() else { panic!("one chunk each") };
+            assert_eq!(sent.payload(), chunk(sample.key).payload());
+            keys.push(sample.key);
+        }
+    }
+    (keys, None)
+}
+
+fn request(num_samples: usize, options: SampleOptions) -> SampleRequest<'static> {
+    let (table, timeout) = ("replay", None);
+    SampleRequest { table, num_samples, timeout, options, columns: &[], spans: &[] }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_item_is_sampled_for_one_that_is_lost() {
+    for is_local in [true, false] {
+        let stage = damaged().await;
+        let mut stream = stage.transport(is_local).open_sample().await.unwrap();
+        stream.request(&request(500, SampleOptions::default())).unwrap();
+        let (keys, error) = receive(&mut *stream, 500).await;
+        assert_eq!(error, None);
+        assert!(keys.iter().all(|key| key % 2 == 0), "the others are damaged");
+        assert!((1..=150).contains(&stage.removed(0, Removal::Lost)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_fails_hands_over_all_other_items() {
+    for is_local in [true, false] {
+        let stage = damaged().await;
+        let mut stream = stage.transport(is_local).open_sample().await.unwrap();
+        let options = SampleOptions { distinct: true, all_or_nothing: true, ..Default::default() };
+        stream.request(&request(100, options)).unwrap();
+        let (keys, error) = receive(&mut *stream, 100).await;
+        let error = error.expect("half of them are lost");
+        assert_eq!(error.kind(), reverb_base::ErrorKind::DataLoss);
+        assert!(error.message().contains("of table replay cannot be read back: data-"), "{error}");
+        let num_lost = stage.removed(0, Removal::Lost) as usize;
+        assert_eq!(keys.len() + num_lost, 100, "each item is handed over, or lost");
+        assert!(keys.iter().all(|key| key % 2 == 0) && num_lost > 10);
+    }
 }
