@@ -47,7 +47,6 @@ impl BatchesAhead {
             window: request.form.window,
             names: request.form.names,
             max_bytes: request.form.max_bytes,
-            is_local: client.is_local()?,
         };
         let core = Arc::new(Local::new(Core::new(client.core()?, options)));
         Ok(Self { core, are_packed: ragged == RaggedForm::Packed })

@@ -271,6 +271,12 @@ pub trait Transport: Send + Sync {
     /// Returns true if the server is in this process.
     fn is_local(&self) -> bool;
 
+    /// Returns true if no items are lost with a `receive` of a sample stream that is dropped before
+    /// it returns: they are never on their way.
+    fn may_withdraw(&self) -> bool {
+        false
+    }
+
     /// Id of the tables of a server in this process: a server draws another one when it starts.
     /// `None` over a network, and after the server has stopped.
     fn tables_state_id(&self) -> Option<(u64, u64)> {

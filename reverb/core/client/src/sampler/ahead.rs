@@ -43,10 +43,6 @@ pub struct AheadOptions {
     pub names: Option<Arc<ColumnNames>>,
     /// Largest number of bytes of a batch's columns.
     pub max_bytes: usize,
-    /// True if the server is in this process. Then `close` withdraws a pending request. With
-    /// another server, items of an answer under way would be lost, so the request times out, after
-    /// at most 0.2 s.
-    pub is_local: bool,
 }
 
 /// The numbers of a sampled item, without its columns.
@@ -201,7 +197,8 @@ impl BatchesAhead {
         self.shared.state.lock().waits_for.clone()
     }
 
-    /// Drops ready batches, and stops sampling.
+    /// Drops ready batches, and stops sampling. A pending request is withdrawn if that loses no
+    /// items, and else times out, after at most 0.2 s.
     pub fn close(&self) {
         let mut state = self.shared.state.lock();
         state.has_ended = true;
@@ -287,10 +284,18 @@ impl Shared {
             state.waits_for = Some(error.clone());
             state.has_ended
         };
+        let withdrawn = async {
+            self.closing.notified().await;
+            let transport = client.session().transport();
+            if !transport.is_ok_and(|transport| transport.may_withdraw()) {
+                // Items of an answer under way would be lost. The request times out.
+                std::future::pending::<()>().await;
+            }
+        };
         let sampled = tokio::select! {
             biased;
             sampled = client.sample_batch_until(&request, None, samples, ends) => sampled,
-            () = self.closing.notified(), if self.options.is_local => return None,
+            () = withdrawn => return None,
         };
         Some(sampled.map(|columns| {
             let numbers = samples.iter().map(SampledNumbers::from).collect();

@@ -284,6 +284,11 @@ impl Transport for LocalTransport {
         true
     }
 
+    fn may_withdraw(&self) -> bool {
+        // With a store they may be on their way from the disk.
+        self.service.get().is_ok_and(|service| service.memory.tier.is_none())
+    }
+
     fn tables_state_id(&self) -> Option<(u64, u64)> {
         self.service.get().ok().map(|service| service.tables.state_id())
     }

@@ -255,7 +255,8 @@ async fn streams_may_be_cancelled_by_the_thousand() {
 async fn only_a_loopback_address_can_mean_a_server_of_this_process() {
     let server = start(vec![table(config("t"))]);
     let port = Loopback::of(&format!("localhost:{}", server.port())).unwrap();
-    assert!(local_shard(port).unwrap().is_local());
+    let shard = local_shard(port).unwrap();
+    assert!(shard.is_local() && shard.may_withdraw());
     assert_eq!(Loopback::of("example.com:80"), None);
     drop(server);
     assert!(local_shard(port).is_none());

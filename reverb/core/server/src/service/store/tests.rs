@@ -249,3 +249,10 @@ async fn a_request_that_fails_hands_over_all_other_items() {
         assert!(keys.iter().all(|key| key % 2 == 0) && num_lost > 10);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_is_withdrawn_while_items_may_be_on_their_way_from_the_disk() {
+    let stage = Stage::new(&["replay"]);
+    assert!(stage.transport(true).is_local());
+    assert!(!stage.transport(true).may_withdraw() && !stage.transport(false).may_withdraw());
+}
