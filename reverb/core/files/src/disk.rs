@@ -40,6 +40,13 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
 
     /// Fills `bytes` with those at `offset`; `UnexpectedEof` if the file ends before.
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Fills `bytes` with those at `offset`, if the system has them in memory. Returns false
+    /// otherwise, and where the system cannot tell; never waits.
+    fn read_cached_at(&self, bytes: &mut [u8], offset: u64) -> bool {
+        let _ = (bytes, offset);
+        false
+    }
 }
 
 /// Bytes of a file system.
@@ -120,6 +127,14 @@ impl DiskFile for File {
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         FileExt::read_exact_at(self, bytes, offset)
     }
+
+    #[cfg(target_os = "linux")]
+    fn read_cached_at(&self, bytes: &mut [u8], offset: u64) -> bool {
+        use rustix::io::{ReadWriteFlags, preadv2};
+        let wanted = bytes.len();
+        let into = &mut [io::IoSliceMut::new(bytes)];
+        preadv2(self, into, offset, ReadWriteFlags::NOWAIT).is_ok_and(|read| read == wanted)
+    }
 }
 
 #[cfg(test)]
@@ -140,6 +155,10 @@ mod tests {
         let mut bytes = [1; 7];
         file.read_exact_at(&mut bytes, 8).unwrap();
         assert_eq!(&bytes, b"\0\x0012345");
+        if file.read_cached_at(&mut bytes, 8) {
+            assert_eq!(&bytes, b"\0\x0012345");
+        }
+        assert!(!file.read_cached_at(&mut bytes, 9), "the file ends before");
         let beyond = file.read_exact_at(&mut bytes, 9).unwrap_err();
         assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
     }

@@ -134,6 +134,12 @@ impl DiskFile for FailingFile {
         }
         Ok(())
     }
+
+    fn read_cached_at(&self, bytes: &mut [u8], offset: u64) -> bool {
+        let Faults { read_error, wrong_byte, .. } = *self.state.faults.lock();
+        // A read that fails does so when it waits.
+        read_error.is_none() && !wrong_byte && self.file.read_cached_at(bytes, offset)
+    }
 }
 
 #[cfg(test)]

@@ -65,6 +65,15 @@ impl ReadAt for OpenFile {
         self.counts.add_read(bytes.len(), start.elapsed());
         done.inspect_err(|error| self.counts.add_error("read", error))
     }
+
+    fn read_cached_at(&self, bytes: &mut [u8], offset: u64) -> bool {
+        let start = Instant::now();
+        let is_read = self.file.read_cached_at(bytes, offset);
+        if is_read {
+            self.counts.add_read(bytes.len(), start.elapsed());
+        }
+        is_read
+    }
 }
 
 impl Drop for OpenFile {

@@ -18,6 +18,13 @@ pub trait ReadAt: fmt::Debug + Send + Sync {
     ///
     /// Those of the file system; `UnexpectedEof` if the file ends before.
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Fills `bytes` with those at `offset`, if all of them can be had without the disk. Returns
+    /// false otherwise; never waits.
+    fn read_cached_at(&self, bytes: &mut [u8], offset: u64) -> bool {
+        let _ = (bytes, offset);
+        false
+    }
 }
 
 /// A file with payloads. It can be read as long as something refers to it, also after it was
@@ -58,6 +65,11 @@ impl DataFile {
     /// As [`ReadAt::read_exact_at`].
     pub fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         self.file.read_exact_at(bytes, offset)
+    }
+
+    /// Fills `bytes` with those at `offset` without the disk; see [`ReadAt::read_cached_at`].
+    pub fn read_cached_at(&self, bytes: &mut [u8], offset: u64) -> bool {
+        self.file.read_cached_at(bytes, offset)
     }
 
     /// Counts a payload of this length that a chunk has here from now on.

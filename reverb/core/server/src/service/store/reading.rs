@@ -19,6 +19,9 @@ const MAX_GAP: u64 = 16 << 10;
 /// Largest number of bytes that are read at once, unless one payload has more.
 const MAX_READ_BYTES: u64 = 1 << 20;
 
+/// Largest number of bytes that the calling thread takes from the page cache.
+const MAX_BYTES_HERE: u64 = 512 << 10;
+
 /// Smallest number of bytes for which another thread is worth its wake.
 const MIN_THREAD_BYTES: u64 = 512 << 10;
 
@@ -36,15 +39,17 @@ struct Missing {
     positions: Vec<usize>,
 }
 
-type Read = (Vec<usize>, Result<Chunk>);
-
 impl Missing {
     fn file(&self) -> (u32, u64) {
         (self.place.file.number(), self.place.offset)
     }
 
+    fn bytes(&self) -> u64 {
+        self.chunk.payload_len() as u64
+    }
+
     fn end(&self) -> u64 {
-        self.place.offset + self.chunk.payload_len() as u64
+        self.place.offset + self.bytes()
     }
 }
 
@@ -62,8 +67,8 @@ impl Reading {
             let resident = chunk.resident().map(Ok);
             loaded.push(match (resident, chunk.place()) {
                 (None, Some(place)) => {
-                    let chunk = chunk.clone();
-                    missing.push(Missing { chunk, place, positions: vec![position] });
+                    let (chunk, positions) = (chunk.clone(), vec![position]);
+                    missing.push(Missing { chunk, place, positions });
                     None
                 }
                 // It was forgotten in between, or is lost: `load` knows.
@@ -72,19 +77,24 @@ impl Reading {
             });
         }
         if !missing.is_empty() {
-            for (positions, read) in self.read_all(missing).await {
-                for position in positions {
+            let put = |one: &Missing, read: &Result<Chunk>| {
+                for &position in &one.positions {
                     loaded[position] = Some(read.clone());
                 }
-            }
+            };
+            self.read_all(missing, put).await;
         }
         let unread = || Err(Error::internal("A read of the store was not finished."));
         loaded.into_iter().map(|chunk| chunk.unwrap_or_else(unread)).collect()
     }
 
     /// Reads what is missing, each chunk once.
-    async fn read_all(&self, mut missing: Vec<Missing>) -> Vec<Read> {
-        missing.sort_by_key(Missing::file);
+    async fn read_all(
+        &self,
+        mut missing: Vec<Missing>,
+        mut put: impl FnMut(&Missing, &Result<Chunk>),
+    ) {
+        missing.sort_unstable_by_key(Missing::file);
         missing.dedup_by(|next, one| {
             let is_same = next.chunk.is_same(&one.chunk);
             if is_same {
@@ -92,22 +102,27 @@ impl Reading {
             }
             is_same
         });
+        // To wake a thread takes longer than to copy this from the page cache.
+        if missing.iter().map(Missing::bytes).sum::<u64>() <= MAX_BYTES_HERE {
+            let read = read_part(&missing, false);
+            missing.iter().zip(&read).for_each(|(one, read)| put(one, read));
+            missing.drain(..read.len());
+        }
         let mut tasks = Vec::new();
         for part in parts(missing) {
             let threads = Arc::clone(&self.threads);
             // Futures of this process may be polled by any thread, without a runtime.
             tasks.push(self.runtime.spawn(async move {
                 let _thread = threads.acquire_owned().await;
-                tokio::task::spawn_blocking(move || read_part(part)).await
+                let read = move || (read_part(&part, true), part);
+                tokio::task::spawn_blocking(read).await
             }));
         }
-        let mut all = Vec::new();
         for task in tasks {
-            if let Ok(Ok(read)) = task.await {
-                all.extend(read);
+            if let Ok(Ok((read, part))) = task.await {
+                part.iter().zip(&read).for_each(|(one, read)| put(one, read));
             }
         }
-        all
     }
 
     /// Replaces the chunks of samples by plain ones. Samples of which a payload is lost are left
@@ -145,58 +160,58 @@ fn with_plain(trajectory: &Trajectory, chunks: Vec<Result<Chunk>>) -> Result<Tra
 
 /// Divides chunks, which are in the order of their places, among threads.
 fn parts(missing: Vec<Missing>) -> Vec<Vec<Missing>> {
-    let bytes: u64 = missing.iter().map(|one| one.chunk.payload_len() as u64).sum();
+    let bytes: u64 = missing.iter().map(Missing::bytes).sum();
     let number = (bytes / MIN_THREAD_BYTES).clamp(1, MAX_THREADS as u64);
-    let mut parts: Vec<Vec<Missing>> = vec![Vec::new()];
-    let mut part_bytes = 0;
+    let mut parts: Vec<Vec<Missing>> = Vec::new();
+    let mut part_bytes = bytes;
     for one in missing {
         if part_bytes * number >= bytes {
             part_bytes = 0;
             parts.push(Vec::new());
         }
-        part_bytes += one.chunk.payload_len() as u64;
-        parts.last_mut().expect("there is one").push(one);
+        part_bytes += one.bytes();
+        parts.last_mut().expect("the first begins one").push(one);
     }
     parts
 }
 
-/// Reads chunks in the order of their places, neighbours at once.
-fn read_part(missing: Vec<Missing>) -> Vec<Read> {
+/// Reads chunks in the order of their places, neighbours at once. If it may not wait, it ends
+/// before the first that is not in the page cache.
+fn read_part(missing: &[Missing], may_wait: bool) -> Vec<Result<Chunk>> {
     let mut read = Vec::with_capacity(missing.len());
-    let mut rest = missing.into_iter().peekable();
-    while let Some(first) = rest.next() {
-        let (file, begin) = first.file();
+    let mut rest = missing;
+    while let [first, ..] = rest {
+        let (number, begin) = first.file();
         let mut end = first.end();
-        let mut together = vec![first];
-        while let Some(next) = rest.next_if(|next| {
-            next.place.file.number() == file
+        let more = rest[1..].iter().take_while(|next| {
+            let is_near = next.place.file.number() == number
                 && next.place.offset <= end + MAX_GAP
-                && next.end() - begin <= MAX_READ_BYTES
-        }) {
-            end = end.max(next.end());
-            together.push(next);
+                && next.end() - begin <= MAX_READ_BYTES;
+            end = end.max(if is_near { next.end() } else { 0 });
+            is_near
+        });
+        let (together, others) = rest.split_at(1 + more.count());
+        let is_alone = together.len() == 1;
+        let mut buffer = vec![0; if is_alone && may_wait { 0 } else { (end - begin) as usize }];
+        let file = &first.place.file;
+        let is_read = if may_wait {
+            !is_alone && file.read_exact_at(&mut buffer, begin).is_ok()
+        } else {
+            file.read_cached_at(&mut buffer, begin)
+        };
+        if !is_read && !may_wait {
+            break;
         }
-        read_together(together, begin, end, &mut read);
+        let bytes = Bytes::from(buffer);
+        read.extend(together.iter().map(|Missing { chunk, place, .. }| {
+            if !is_read {
+                // Read alone it says what is wrong.
+                return chunk.load();
+            }
+            let at = (place.offset - begin) as usize;
+            chunk.plain_of(bytes.slice(at..at + chunk.payload_len()))
+        }));
+        rest = others;
     }
     read
-}
-
-/// Reads neighbours at once. A chunk that does not come out right is read alone, which finds the
-/// reason, or its new place if it was moved meanwhile.
-fn read_together(together: Vec<Missing>, begin: u64, end: u64, out: &mut Vec<Read>) {
-    let [first, ..] = &together[..] else { return };
-    let mut bytes = Bytes::new();
-    if together.len() > 1 {
-        let mut buffer = vec![0; (end - begin) as usize];
-        if first.place.file.read_exact_at(&mut buffer, begin).is_ok() {
-            bytes = buffer.into();
-        }
-    }
-    for Missing { chunk, place, positions } in together {
-        let at = (place.offset - begin) as usize;
-        let plain = (!bytes.is_empty())
-            .then(|| chunk.plain_of(bytes.slice(at..at + chunk.payload_len())).ok())
-            .flatten();
-        out.push((positions, plain.map_or_else(|| chunk.load(), Ok)));
-    }
 }
