@@ -21,5 +21,5 @@ mod store;
 mod writer;
 
 pub use data_files::FilesToEmpty;
-pub use status::{DiskErrors, StoreState, StoreStatus};
+pub use status::{DiskErrors, Failure, StoreStatus};
 pub use store::{Store, StoreOptions};

@@ -6,9 +6,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
+use reverb_base::StoreState;
 use reverb_data::Chunk;
 
-use crate::status::StoreState;
+use crate::status::Failure;
 
 /// What is to be done with a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +50,8 @@ pub(crate) struct Queue {
 
 #[derive(Debug)]
 struct Trouble {
-    state: StoreState,
+    /// `None` if the store is full.
+    failure: Option<Failure>,
     /// A deleted file helps.
     lacks_space: bool,
     retry_at: Instant,
@@ -59,7 +61,7 @@ impl Queue {
     /// Returns true if such a task may wait.
     pub(crate) fn accepts(&self, task: Task) -> bool {
         let may = |trouble: &Trouble| {
-            let moves = trouble.state == StoreState::Full && task == Task::Move;
+            let moves = trouble.failure.is_none() && task == Task::Move;
             moves || Instant::now() >= trouble.retry_at
         };
         !self.is_closed && self.trouble.as_ref().is_none_or(may)
@@ -101,27 +103,26 @@ impl Queue {
 
     /// What a refusal changes. Returns true if nothing was wrong before.
     pub(crate) fn set_trouble(&mut self, refusal: &Refusal, retry_at: Instant) -> bool {
-        let before = self.trouble.take().map(|trouble| trouble.state);
-        let (state, lacks_space) = match refusal {
-            Refusal::Full => (StoreState::Full, true),
+        let before = self.trouble.take();
+        let is_new = before.is_none();
+        let (failure, lacks_space) = match refusal {
+            Refusal::Full => (None, true),
             Refusal::Failed { call, path, error } => {
-                let since = match &before {
-                    Some(StoreState::Failing { since, .. }) => *since,
-                    _ => SystemTime::now(),
-                };
+                let before = before.and_then(|trouble| trouble.failure);
+                let since = before.map_or_else(SystemTime::now, |failure| failure.since);
                 let lacks_space = error.kind() == io::ErrorKind::StorageFull;
                 let error = format!("cannot {call} {}: {error}", path.display());
-                (StoreState::Failing { error, since }, lacks_space)
+                (Some(Failure { error, since }), lacks_space)
             }
         };
-        self.trouble = Some(Trouble { state, lacks_space, retry_at });
-        before.is_none()
+        self.trouble = Some(Trouble { failure, lacks_space, retry_at });
+        is_new
     }
 
     /// A payload was written. Returns true if something was wrong before.
     pub(crate) fn end_trouble(&mut self, was_move: bool) -> bool {
         // A move may use what other payloads may not.
-        let ends = |trouble: &mut Trouble| !(was_move && trouble.state == StoreState::Full);
+        let ends = |trouble: &mut Trouble| !was_move || trouble.failure.is_some();
         self.trouble.take_if(ends).is_some()
     }
 
@@ -133,6 +134,14 @@ impl Queue {
     }
 
     pub(crate) fn state(&self) -> StoreState {
-        self.trouble.as_ref().map_or(StoreState::Ok, |trouble| trouble.state.clone())
+        match &self.trouble {
+            None => StoreState::Ok,
+            Some(Trouble { failure: None, .. }) => StoreState::Full,
+            Some(_) => StoreState::Failing,
+        }
+    }
+
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.trouble.as_ref()?.failure.clone()
     }
 }

@@ -4,13 +4,17 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use reverb_base::StoreState;
+
 /// State of a store and what it has counted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoreStatus {
     /// Its directory.
     pub path: PathBuf,
-    /// Whether it writes.
+    /// Whether it writes. While it is full it still moves payloads.
     pub state: StoreState,
+    /// Why it does not, while it fails.
+    pub failure: Option<Failure>,
     /// Bytes of payloads that chunks have on disk.
     pub live_bytes: u64,
     /// Bytes of data files that no chunk needs any more.
@@ -37,20 +41,13 @@ pub struct StoreStatus {
     pub errors: Vec<DiskErrors>,
 }
 
-/// Whether a store writes what it is given.
+/// Why writes fail. The store tries again each 10 seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StoreState {
-    /// It does.
-    Ok,
-    /// It does not, because its files have as many bytes as they may; it still moves payloads.
-    Full,
-    /// It does not, because of an error of the disk; it tries again each 10 seconds.
-    Failing {
-        /// The call, the file and the error.
-        error: String,
-        /// When it began.
-        since: SystemTime,
-    },
+pub struct Failure {
+    /// The call, the file and the error.
+    pub error: String,
+    /// When it began.
+    pub since: SystemTime,
 }
 
 /// Number of errors of one kind.

@@ -189,14 +189,15 @@ impl Store {
     pub fn status(&self) -> StoreStatus {
         let Shared { options, counts, .. } = &*self.shared;
         let Sizes { bytes, live_bytes, num_files } = self.shared.files.lock().sizes();
-        let (state, waiting_bytes) = {
+        let (state, failure, waiting_bytes) = {
             let queue = self.shared.queue.lock();
-            (queue.state(), queue.waiting_bytes)
+            (queue.state(), queue.failure(), queue.waiting_bytes)
         };
         let errors = counts.errors().into_iter();
         StoreStatus {
             path: options.path.clone(),
             state,
+            failure,
             live_bytes,
             dead_bytes: bytes - live_bytes,
             max_bytes: self.shared.budget.load(Relaxed),

@@ -19,7 +19,7 @@ use reverb_base::{Error, Result, StoreState};
 use reverb_data::{Chunk, SampleOptions, Sampled, ServerAccount};
 use reverb_engine::Table;
 use reverb_files::{Disk, SystemDisk};
-use reverb_store::{Store, StoreState as DiskState};
+use reverb_store::Store;
 use reverb_wire::generated::reverb::StoreStatus;
 use tokio::runtime::Handle;
 
@@ -151,7 +151,7 @@ impl Tier {
     pub(crate) fn unwritten(&self, memory: &Memory, shows_path: bool) -> Option<FullServer> {
         let status = self.store.status();
         let unwritten_bytes = memory.resident_bytes();
-        let helps = status.state == DiskState::Ok && self.may_free() && unwritten_bytes > 0;
+        let helps = status.state == StoreState::Ok && self.may_free() && unwritten_bytes > 0;
         let path = || status.path.to_string_lossy().into_owned();
         helps.then(|| FullServer::Disk {
             place: if shows_path { path() } else { "the disk".to_owned() },
@@ -188,17 +188,15 @@ impl Tier {
     /// Status of the store.
     pub(crate) fn status(&self, memory: &Memory) -> StoreStatus {
         let status = self.store.status();
-        let (error, failing_since_ns) = match &status.state {
-            DiskState::Failing { error, since } => (error.clone(), nanoseconds(*since)),
-            DiskState::Ok | DiskState::Full => (String::new(), 0),
-        };
+        let failing_since_ns = status.failure.as_ref().map_or(0, |it| nanoseconds(it.since));
+        let error = status.failure.map_or_else(String::new, |it| it.error);
         let errors_of = |reads: bool| {
             let errors = status.errors.iter().filter(|errors| (errors.call == "read") == reads);
             number(errors.map(|errors| errors.count).sum())
         };
         StoreStatus {
             path: status.path.to_string_lossy().into_owned(),
-            state: state_name(&status.state).name().to_owned(),
+            state: status.state.name().to_owned(),
             error,
             failing_since_ns,
             live_bytes: number(status.live_bytes),
@@ -249,14 +247,6 @@ pub(crate) fn may_leave_out(options: &SampleOptions, table: &Table) -> bool {
     let &SampleOptions { stacking, distinct, epoch, all_or_nothing, .. } = options;
     let is_of_single_items = stacking.is_none() && epoch.is_none();
     is_of_single_items && !distinct && !all_or_nothing && table.config().max_times_sampled < 1
-}
-
-fn state_name(state: &DiskState) -> StoreState {
-    match state {
-        DiskState::Ok => StoreState::Ok,
-        DiskState::Full => StoreState::Full,
-        DiskState::Failing { .. } => StoreState::Failing,
-    }
 }
 
 #[cfg(test)]

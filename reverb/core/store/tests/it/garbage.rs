@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files are emptied when there is too much garbage.
 
+use reverb_base::StoreState;
 use reverb_data::Chunk;
 use reverb_files::{FailingDisk, Space};
-use reverb_store::{Store, StoreOptions, StoreState};
+use reverb_store::{Store, StoreOptions};
 
 use crate::chunks::{bytes_on_disk, check, on_disk};
 use crate::{data_files, eventually, open, options};

@@ -3,9 +3,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use reverb_base::StoreState;
 use reverb_data::Chunk;
 use reverb_files::FailingDisk;
-use reverb_store::StoreState;
 
 use crate::chunks::{bytes_on_disk, check, on_disk, plain};
 use crate::{data_files, eventually, open, options};

@@ -9,8 +9,6 @@ use reverb_data::{Chunk, ChunkMaker, HeadsCache, NewItem, ServerAccount, Traject
 use reverb_store::Store;
 use reverb_wire::codec::chunk::RawChunk;
 
-use super::state_name;
-
 /// Bytes of new disk chunks after which pairs that nobody needs any more are dropped.
 const BYTES_BETWEEN_CLEANINGS: usize = 4 << 20;
 
@@ -95,7 +93,7 @@ impl<'a> LoadAdopter<'a> {
                     "The checkpoint is larger than half of max_bytes, and the store {} does not \
                      take the rest: it is {}. Make room there, or raise max_bytes.",
                     status.path.display(),
-                    state_name(&status.state).name(),
+                    status.state.name(),
                 )));
             }
         }

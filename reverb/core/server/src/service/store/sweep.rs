@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use reverb_base::StoreState;
 use reverb_data::{Chunk, WhenFull};
 use reverb_engine::Table;
-use reverb_store::{FilesToEmpty, Store, StoreState};
+use reverb_store::{FilesToEmpty, Store};
 
 use crate::service::memory::Memory;
 
