@@ -119,6 +119,7 @@ impl Chunk {
             return Err(lost(payload, place, text));
         }
         if crc32c::crc32c(&bytes) != place.crc {
+            place.file.count_wrong_bytes();
             return Err(lost(payload, place, "checksum differs"));
         }
         Ok(Self::new(self.key(), self.range(), self.is_delta_encoded(), bytes))

@@ -84,6 +84,7 @@ fn kind_of(error: &io::Error) -> &'static str {
         io::ErrorKind::NotFound => "not_found",
         io::ErrorKind::UnexpectedEof => "too_short",
         io::ErrorKind::StaleNetworkFileHandle => "stale",
+        io::ErrorKind::InvalidData => "checksum",
         _ => match error.raw_os_error() {
             Some(5) => "io",
             Some(23 | 24) => "too_many_files",

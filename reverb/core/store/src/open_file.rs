@@ -74,6 +74,10 @@ impl ReadAt for OpenFile {
         }
         is_read
     }
+
+    fn count_wrong_bytes(&self) {
+        self.counts.add_error("read", &io::ErrorKind::InvalidData.into());
+    }
 }
 
 impl Drop for OpenFile {

@@ -25,6 +25,9 @@ pub trait ReadAt: fmt::Debug + Send + Sync {
         let _ = (bytes, offset);
         false
     }
+
+    /// Counts a read that gave other bytes than were written.
+    fn count_wrong_bytes(&self) {}
 }
 
 /// A file with payloads. It can be read as long as something refers to it, also after it was
@@ -70,6 +73,11 @@ impl DataFile {
     /// Fills `bytes` with those at `offset` without the disk; see [`ReadAt::read_cached_at`].
     pub fn read_cached_at(&self, bytes: &mut [u8], offset: u64) -> bool {
         self.file.read_cached_at(bytes, offset)
+    }
+
+    /// Counts a read that gave other bytes than were written.
+    pub(super) fn count_wrong_bytes(&self) {
+        self.file.count_wrong_bytes();
     }
 
     /// Counts a payload of this length that a chunk has here from now on.

@@ -117,7 +117,8 @@ fn a_wrong_byte_costs_its_payload_alone() {
     disk.set(|faults| *faults = Faults::default());
     assert_eq!(chunks.iter().map(Chunk::is_lost).collect::<Vec<_>>(), [false, true, true]);
     check(&chunks[0], 2000);
-    assert_eq!(store.status().errors, errors("read", "io", 1));
+    let both = [errors("read", "checksum", 1), errors("read", "io", 1)].concat();
+    assert_eq!(store.status().errors, both);
 }
 
 #[test]

@@ -233,6 +233,8 @@ async fn another_item_is_sampled_for_one_that_is_lost() {
             assert!(keys.iter().all(|key| key % 2 == 0), "the others are damaged");
         }
         assert!((1..=150).contains(&stage.removed(0, Removal::Lost)));
+        let store = stage.server.status(StatusRequest::default()).store.unwrap();
+        assert!(store.read_errors as u64 >= stage.removed(0, Removal::Lost), "each is counted");
     }
 }
 
