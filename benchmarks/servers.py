@@ -29,6 +29,7 @@ class TableSpec:
       max_size: Maximum number of items.
       samples_per_insert: `None`: a limiter that only waits for `min_size` items.
       min_size: Number of items before the table can be sampled.
+      remover: As `sampler`.
     """
 
     name: str = "table"
@@ -36,12 +37,13 @@ class TableSpec:
     max_size: int = 1_000_000
     samples_per_insert: float | None = None
     min_size: int = 1
+    remover: str = "fifo"
 
     def build(self) -> Any:
         """Returns the `reverb.Table`."""
         import reverb
 
-        samplers = {
+        selectors = {
             "uniform": reverb.selectors.Uniform,
             "prioritized": lambda: reverb.selectors.Prioritized(0.8),
             "fifo": reverb.selectors.Fifo,
@@ -56,8 +58,8 @@ class TableSpec:
             )
         return reverb.Table(
             name=self.name,
-            sampler=samplers[self.sampler](),
-            remover=reverb.selectors.Fifo(),
+            sampler=selectors[self.sampler](),
+            remover=selectors[self.remover](),
             max_size=self.max_size,
             rate_limiter=limiter,
         )
@@ -69,6 +71,7 @@ class ServerUnderTest:
     Attributes:
       address: `host:port`.
       client: A `reverb.Client`.
+      pid: The server's process.
     """
 
     def __init__(self, address: str, process: subprocess.Popen[str] | None) -> None:
@@ -78,6 +81,7 @@ class ServerUnderTest:
         self.address = address
         self.client = reverb.Client(address)
         self._process = process
+        self.pid = os.getpid() if process is None else process.pid
 
     def cpu_seconds(self) -> float:
         """Returns the CPU time of the server's process; 0 if it runs in this one."""
@@ -101,13 +105,17 @@ def open_server(
     where: str,
     tables: Sequence[TableSpec] = (TableSpec(),),
     checkpoint_root: str | None = None,
+    max_bytes: str | None = None,
+    store: str | None = None,
 ) -> Iterator[ServerUnderTest]:
     """Starts a server, `remote` or `in_process`, and stops it at the end.
 
-    It saves to `checkpoint_root` and loads from it, if that is given.
+    It saves to `checkpoint_root` and loads from it, if that is given. `store` is the directory of
+    its disk tier.
     """
+    others = {"checkpoint_root": checkpoint_root, "max_bytes": max_bytes, "store": store}
     if where == "in_process":
-        server = build_server(tables, checkpoint_root)
+        server = build_server(tables, **others)
         try:
             yield ServerUnderTest(f"localhost:{server.port}", None)
         finally:
@@ -117,10 +125,7 @@ def open_server(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        options = {
-            "tables": [dataclasses.asdict(table) for table in tables],
-            "checkpoint_root": checkpoint_root,
-        }
+        options = {"tables": [dataclasses.asdict(table) for table in tables], **others}
         port = _ask(process, json.dumps(options))
         yield ServerUnderTest(f"localhost:{port}", process)
     finally:
@@ -128,14 +133,24 @@ def open_server(
         process.wait()
 
 
-def build_server(tables: Sequence[TableSpec], checkpoint_root: str | None = None) -> Any:
+def build_server(
+    tables: Sequence[TableSpec],
+    checkpoint_root: str | None = None,
+    max_bytes: str | None = None,
+    store: str | None = None,
+) -> Any:
     """Returns a `reverb.Server` in this process."""
     import reverb
 
-    checkpointer = None
+    # dm-reverb does not have all of them.
+    options: dict[str, Any] = {}
     if checkpoint_root is not None:
-        checkpointer = reverb.checkpointers.DefaultCheckpointer(checkpoint_root)
-    return reverb.Server([table.build() for table in tables], checkpointer=checkpointer)
+        options["checkpointer"] = reverb.checkpointers.DefaultCheckpointer(checkpoint_root)
+    if max_bytes is not None:
+        options["max_bytes"] = max_bytes
+    if store is not None:
+        options["store"] = reverb.Store(store, journal=False)
+    return reverb.Server([table.build() for table in tables], **options)
 
 
 def _ask(process: subprocess.Popen[str], line: str) -> str:
@@ -152,7 +167,7 @@ def _ask(process: subprocess.Popen[str], line: str) -> str:
 def _serve() -> None:
     options = json.loads(sys.stdin.readline())
     tables = [TableSpec(**fields) for fields in options["tables"]]
-    server = build_server(tables, options["checkpoint_root"])
+    server = build_server(tables, **{name: options[name] for name in options if name != "tables"})
     print(server.port, flush=True)
     for _ in sys.stdin:
         ctypes.CDLL(None).malloc_trim(0)
