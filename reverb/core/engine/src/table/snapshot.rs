@@ -271,11 +271,12 @@ fn copy_some(
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::Confirm;
     use super::super::items::AllItems;
     use super::super::state::Batch;
-    use super::super::testing::{config, insert, item, table};
+    use super::super::testing::{IgnoreConfirm, config, insert, item, table};
     use super::*;
-    use reverb_data::{SampleOptions, SelectorConfig};
+    use reverb_data::{NewItem, SampleOptions, SelectorConfig};
 
     fn keys(items: &[StoredItem]) -> Vec<u64> {
         items.iter().map(|item| item.key).collect()
@@ -301,6 +302,31 @@ mod tests {
         let later = SnapshotCut::begin(&[table]).unwrap().copy().pop().unwrap();
         assert_eq!(later.items.len(), 4006);
         assert!(later.items[1].priority > 59.0);
+    }
+
+    #[test]
+    fn a_replaced_item_is_in_the_snapshot_with_its_former_removal_priority() {
+        let table = table(10);
+        let confirm: Arc<dyn Confirm> = Arc::new(IgnoreConfirm);
+        let replace = |removal_priority| {
+            let items = [1, 2].map(|key| NewItem { removal_priority, ..item(key) });
+            table.insert(items.to_vec(), &confirm).unwrap();
+        };
+        insert(&table, 2);
+        for (before, after) in [(None, Some(4.0)), (Some(4.0), Some(5.0)), (Some(5.0), None)] {
+            table.mutate(&[], &[1]).unwrap();
+            insert(&table, 1);
+            if before.is_some() {
+                replace(before);
+            }
+            let cut = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
+            replace(after);
+            let items = cut.copy().remove(0).items;
+            assert_eq!(
+                items.iter().map(|item| item.removal_priority).collect::<Vec<_>>(),
+                [before, before]
+            );
+        }
     }
 
     #[test]
@@ -362,7 +388,8 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        Insert(u64),
+        /// Insert of an item, or its replacement, with this removal priority.
+        Insert(u64, Option<f64>),
         Sample(usize),
         Update(u64, f64),
         Delete(u64),
@@ -375,7 +402,8 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         let key = 0..40u64;
         prop_oneof![
-            4 => key.clone().prop_map(Step::Insert),
+            4 => (key.clone(), prop::option::of(0.0..9.0))
+                .prop_map(|(key, removal_priority)| Step::Insert(key, removal_priority)),
             2 => (1..5usize).prop_map(Step::Sample),
             2 => (key.clone(), 0.0..9.0).prop_map(|(key, priority)| Step::Update(key, priority)),
             2 => key.clone().prop_map(Step::Delete),
@@ -387,7 +415,9 @@ mod tests {
 
     fn apply(state: &mut TableState, step: &Step) {
         match *step {
-            Step::Insert(key) => state.insert(item(key), 0),
+            Step::Insert(key, removal_priority) => {
+                state.insert(NewItem { removal_priority, ..item(key) }, 0);
+            }
             Step::Sample(num) => state.sample(&mut Batch::new(num, SampleOptions::default())),
             Step::Update(key, priority) => state.update(&[(key, priority)], &mut Vec::new()),
             Step::Delete(key) => drop(state.delete(key)),
@@ -409,17 +439,24 @@ mod tests {
         }
     }
 
+    /// Key, priority, removal priority, number of samples, time of insertion.
+    type Values = (u64, f64, Option<f64>, i32, i64);
+
     /// All items at once, oldest first.
-    fn all(state: &TableState) -> Vec<(u64, f64, i32, i64)> {
-        let items = state.items();
-        let mut all: Vec<_> = items
-            .all(AllItems::Test)
-            .map(|(_, item)| {
-                (item.key(), item.priority(), item.times_sampled(), item.inserted_at_ns())
-            })
-            .collect();
-        all.sort_by_key(|entry| entry.3);
-        all
+    fn all(state: &TableState) -> Vec<Values> {
+        let all = state.items().all(AllItems::Test);
+        let all = all.map(|(handle, item)| item.to_stored(state.removal_priority(handle)));
+        values_of(all.collect())
+    }
+
+    /// What changes of items, oldest first.
+    fn values_of(mut items: Vec<StoredItem>) -> Vec<Values> {
+        items.sort_by_key(|item| item.inserted_at_ns);
+        let values = |item: &StoredItem| {
+            let StoredItem { key, priority, removal_priority, times_sampled, .. } = *item;
+            (key, priority, removal_priority, times_sampled, item.inserted_at_ns)
+        };
+        items.iter().map(values).collect()
     }
 
     proptest! {
@@ -454,12 +491,7 @@ mod tests {
             }
             let mut rest = finished.unwrap();
             while rest.copy_rest(&mut items) {}
-            items.sort_by_key(|item| item.inserted_at_ns);
-            let copy: Vec<_> = items
-                .iter()
-                .map(|item| (item.key, item.priority, item.times_sampled, item.inserted_at_ns))
-                .collect();
-            prop_assert_eq!(copy, expected);
+            prop_assert_eq!(values_of(items), expected);
         }
     }
 }

@@ -118,11 +118,7 @@ impl TableState {
         debug_assert!(self.limiter.can_insert(1));
         let priority = self.priority_of_new(item.priority);
         if let Some(handle) = self.contents.items.find(item.key) {
-            if let Some(removal_priority) = item.removal_priority {
-                self.contents.keep_removal_priority(handle, removal_priority);
-                self.contents.remover.update(handle, removal_priority);
-            }
-            self.update_at(handle, priority);
+            self.update_at(handle, priority, item.removal_priority);
             self.statistics.priority_updates += 1;
             self.garbage.push(item.trajectory);
             return;
@@ -420,7 +416,8 @@ impl TableState {
         &mut self.contents.account
     }
 
-    fn update_at(&mut self, handle: Handle, priority: f64) {
+    /// Updates the priority of an item, and its removal priority if there is a new one.
+    fn update_at(&mut self, handle: Handle, priority: f64, new_removal_priority: Option<f64>) {
         let contents = &mut self.contents;
         let removal_priority = contents.removal_priority(handle);
         contents.largest_priority = contents.largest_priority.max(priority);
@@ -429,7 +426,10 @@ impl TableState {
         item.set_priority(priority);
         contents.sampler.update(handle, priority);
         contents.update_sums(handle);
-        if removal_priority.is_none() {
+        if let Some(removal_priority) = new_removal_priority {
+            contents.keep_removal_priority(handle, removal_priority);
+            contents.remover.update(handle, removal_priority);
+        } else if removal_priority.is_none() {
             contents.remover.update(handle, priority);
         }
     }
