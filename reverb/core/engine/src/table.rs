@@ -14,8 +14,10 @@ use tokio::sync::Notify;
 #[cfg(test)]
 mod bulk_tests;
 mod changed_by;
+mod changes;
 mod checks;
 mod clock;
+mod commit;
 mod configure;
 mod episodes;
 mod eviction;
@@ -49,8 +51,10 @@ mod window;
 mod window_sums;
 
 pub use changed_by::ChangedBy;
+pub use changes::{ChangedItem, Changes};
 use checks::{check_bytes, check_count, check_new};
 use clock::{Activity, Clock};
+pub use commit::{Commit, TableCommit, Unsynced};
 pub use configure::{Configured, configure};
 pub use eviction::Evicted;
 pub use forecast::Forecast;

@@ -20,7 +20,7 @@ const NUM_CHUNKS: u64 = 12;
 const NUM_EPISODES: u64 = 6;
 
 #[derive(Debug, Clone)]
-enum Operation {
+pub(super) enum Operation {
     Insert {
         key: u64,
         priority: f64,
@@ -480,7 +480,7 @@ impl Pair {
     }
 }
 
-fn limiters() -> impl Strategy<Value = RateLimiterConfig> {
+pub(super) fn limiters() -> impl Strategy<Value = RateLimiterConfig> {
     let limiter = |samples_per_insert, min_size_to_sample, min_diff, max_diff| RateLimiterConfig {
         samples_per_insert,
         min_size_to_sample,
@@ -522,7 +522,7 @@ fn changes() -> impl Strategy<Value = TableChange> {
         )
 }
 
-fn operations() -> impl Strategy<Value = Operation> {
+pub(super) fn operations() -> impl Strategy<Value = Operation> {
     let key = 0u64..30;
     let chunks = prop::collection::vec(0..NUM_CHUNKS, 1..4);
     let new_priority = prop_oneof![3 => priorities(), 1 => Just(MAX_PRIORITY)];

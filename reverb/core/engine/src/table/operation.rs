@@ -62,6 +62,7 @@ impl Table {
             has_surplus = shared.state.has_surplus();
             has_pieces = shared.queues.queued_samples() > 0 && shared.state.has_pieces();
             gained_room = !had_room && shared.has_insert_room();
+            shared.state.fold_changes(instant);
             done.garbage = shared.state.take_garbage();
             shared.state.account_mut().book();
             if shared.forecasts.is_due(shared.state.len()) {

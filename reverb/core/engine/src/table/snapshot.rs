@@ -10,13 +10,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use reverb_base::ranked::RankedGuard;
 use reverb_base::{Error, Result};
 use reverb_data::{StoredItem, TableInfo};
 
-use super::Table;
 use super::items::Item;
 use super::state::{Contents, TableState};
 use super::statistics::Removed;
+use super::{Shared, Table};
 use crate::selector::Handle;
 
 /// Number of entries that are copied under one lock: each may cost a cache miss.
@@ -146,6 +147,14 @@ impl SnapshotCut {
     ///
     /// `FailedPrecondition` if one of them is being copied for another snapshot.
     pub fn begin(tables: &[Arc<Table>]) -> Result<Self> {
+        Self::begin_and(tables, |_| ())
+    }
+
+    /// Does that, and calls `also` for each table at the same moment.
+    pub(super) fn begin_and(
+        tables: &[Arc<Table>],
+        mut also: impl FnMut(&mut Shared),
+    ) -> Result<Self> {
         let prepare = |table: &Arc<Table>| {
             let num_entries = table.shared.lock().state.items().num_entries();
             BeforeImages::prepare(num_entries + COPIED_ENTRIES)
@@ -153,14 +162,10 @@ impl SnapshotCut {
         // Allocate before locking, because an allocation can be slow.
         let mut prepared: Vec<_> = tables.iter().map(prepare).collect();
         let mut cuts = Vec::with_capacity(tables.len());
-        let mut all = Vec::with_capacity(tables.len());
-        yield_core();
-        all.extend(tables.iter().map(|table| table.shared.lock()));
+        let mut all = lock_all(tables);
         let start = Instant::now();
         let taken_at = SystemTime::now();
-        if let Some(at) =
-            all.iter_mut().position(|shared| shared.state.before_images_mut().is_some())
-        {
+        if let Some(at) = all.iter().position(|shared| shared.state.is_being_copied()) {
             return Err(Error::failed_precondition(format!(
                 "Table {} is being copied already.",
                 tables[at].name()
@@ -170,7 +175,8 @@ impl SnapshotCut {
         for ((table, shared), mut before) in tables.iter().zip(&mut all).zip(prepared) {
             let info = shared.info();
             before.begin(&shared.state);
-            *shared.state.before_images_mut() = Some(before);
+            shared.state.set_before_images(before);
+            also(shared);
             cuts.push(TableCut { info, table: Arc::clone(table), ended: None });
         }
         Ok(Self { tables: cuts, taken_at, locked: start.elapsed() })
@@ -240,10 +246,18 @@ impl TableCut {
 impl Drop for TableCut {
     fn drop(&mut self) {
         if self.ended.is_none() {
-            let before = self.table.shared.lock().state.before_images_mut().take();
+            let before = self.table.shared.lock().state.take_before_images();
             drop(before);
         }
     }
+}
+
+/// Locks all tables together.
+pub(super) fn lock_all(tables: &[Arc<Table>]) -> Vec<RankedGuard<'_, Shared>> {
+    let mut all = Vec::with_capacity(tables.len());
+    yield_core();
+    all.extend(tables.iter().map(|table| table.shared.lock()));
+    all
 }
 
 /// Yields the core while no lock is held. The scheduler would preempt a copying thread anyway, and
@@ -258,12 +272,12 @@ fn copy_some(
     num_entries: usize,
     items: &mut Vec<StoredItem>,
 ) -> Option<Box<BeforeImages>> {
-    let mut before = state.before_images_mut().take().expect("the snapshot is not finished");
+    let mut before = state.take_before_images().expect("the snapshot is not finished");
     if before.reset.is_some() || before.copied >= before.num_entries {
         return Some(before);
     }
     before.copy(state.contents(), num_entries, items);
-    *state.before_images_mut() = Some(before);
+    state.set_before_images(before);
     None
 }
 
@@ -478,7 +492,7 @@ mod tests {
             let expected = all(&state);
             let mut before = BeforeImages::prepare(3);
             before.begin(&state);
-            *state.before_images_mut() = Some(before);
+            state.set_before_images(before);
             let (mut items, mut finished) = (Vec::new(), None);
             for step in &later {
                 apply(&mut state, step);

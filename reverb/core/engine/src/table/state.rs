@@ -14,6 +14,7 @@ mod contents;
 mod distinct;
 mod epochs;
 mod limits;
+mod recording;
 mod sampling;
 mod stacked;
 #[cfg(test)]
@@ -28,10 +29,10 @@ use reverb_data::{
 };
 use smallvec::SmallVec;
 
+use super::changes::{ChangeRecorder, Mutation};
 use super::episodes::Episodes;
 use super::foreign_keys::ForeignKeys;
-use super::items::{Item, Items};
-use super::snapshot::BeforeImages;
+use super::items::Items;
 use super::statistics::{Removal, Statistics};
 use super::step_counts::StepCounts;
 use crate::rate_limiter::RateLimiter;
@@ -40,6 +41,7 @@ use crate::selector::{Handle, Largest, NewWeights, Pick};
 pub(super) use batch::Batch;
 pub use batch::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
 pub(super) use contents::{Contents, REMOVAL_BYTES};
+use recording::{Recording, record};
 
 /// Number of items that are processed together, so that the processor fetches them in parallel.
 const BLOCK: usize = 32;
@@ -64,8 +66,8 @@ pub(super) struct TableState {
     newest_ns: i64,
     /// Set while items are left to evict.
     has_surplus: bool,
-    /// The before-images of a snapshot, while one is being copied.
-    before_images: Option<Box<BeforeImages>>,
+    /// What is recorded of changes, if anything.
+    recording: Option<Box<Recording>>,
     statistics: Statistics,
     /// Totals before the table was restored.
     restored: Totals,
@@ -103,7 +105,7 @@ impl TableState {
             picks: Vec::new(),
             newest_ns: i64::MIN,
             has_surplus: false,
-            before_images: None,
+            recording: None,
             statistics: Statistics::default(),
             restored: counters.totals,
             foreign_keys: ForeignKeys::default(),
@@ -190,7 +192,9 @@ impl TableState {
         self.newest_ns = self.newest_ns.max(item.inserted_at_ns);
         let handle = self.put(item);
         self.limiter.count_transfer();
-        if let Some(before) = &mut self.before_images {
+        if let Some(recording) = &mut self.recording
+            && let Some(before) = &mut recording.before_images
+        {
             before.exclude(handle);
         }
         self.evict_surplus();
@@ -201,8 +205,7 @@ impl TableState {
         contents.account.add(&item.trajectory, contents.item_bytes);
         contents.episodes.add(&item.trajectory);
         self.foreign_keys.note(item.key);
-        let priority = item.priority;
-        let removal_priority = item.removal_priority;
+        let StoredItem { key, priority, removal_priority, .. } = item;
         if self.max_priority == MaxPriority::Present && contents.items.len() == 0 {
             contents.largest_priority = f64::NEG_INFINITY;
         }
@@ -214,6 +217,9 @@ impl TableState {
         }
         contents.add_to_sampler(handle, steps, priority);
         contents.remover.insert(handle, removal_priority.unwrap_or(priority));
+        if let Some(recording) = &mut self.recording {
+            recording.note(Mutation::Added, handle, key);
+        }
         handle
     }
 
@@ -262,8 +268,10 @@ impl TableState {
             let num_found = found.len() as u64;
             for &(handle, priority) in &found {
                 let item = contents.items.get_mut(handle);
-                if let Some(before) = &mut self.before_images {
-                    before.record(handle, item, contents.removal_priorities.get(&handle).copied());
+                if let Some(recording) = &mut self.recording {
+                    let removal_priority = contents.removal_priorities.get(&handle).copied();
+                    recording.save(handle, item, removal_priority);
+                    recording.note(Mutation::Changed, handle, item.key());
                 }
                 item.set_priority(priority);
             }
@@ -291,8 +299,10 @@ impl TableState {
         if self.contents.step_counts.is_some() {
             empty.step_counts = Some(Box::new(StepCounts::of_no_items()));
         }
-        let contents = std::mem::replace(&mut self.contents, empty);
-        match &mut self.before_images {
+        let mut contents = std::mem::replace(&mut self.contents, empty);
+        let Some(recording) = &mut self.recording else { return Some(contents) };
+        contents.uncommitted = recording.changes.as_mut().map(ChangeRecorder::reset);
+        match &mut recording.before_images {
             Some(before) => before.record_reset(contents, &mut self.statistics.removed),
             None => Some(contents),
         }
@@ -329,11 +339,6 @@ impl TableState {
     /// The trajectories to free, of all items deleted since the last call.
     pub(super) fn take_garbage(&mut self) -> Vec<Trajectory> {
         std::mem::take(&mut self.garbage)
-    }
-
-    /// Before-images, to begin, advance or end a snapshot.
-    pub(super) fn before_images_mut(&mut self) -> &mut Option<Box<BeforeImages>> {
-        &mut self.before_images
     }
 
     /// Exchanges the weights of the sampler; returns the old ones, to be freed.
@@ -422,7 +427,7 @@ impl TableState {
         let removal_priority = contents.removal_priority(handle);
         contents.largest_priority = contents.largest_priority.max(priority);
         let item = contents.items.get_mut(handle);
-        record(&mut self.before_images, handle, item, removal_priority);
+        record(&mut self.recording, Mutation::Changed, handle, item, removal_priority);
         item.set_priority(priority);
         contents.sampler.update(handle, priority);
         contents.update_sums(handle);
@@ -439,7 +444,7 @@ impl TableState {
         let item = contents.items.remove(handle);
         self.statistics.removed.count(reason, item.times_sampled());
         let removal_priority = contents.removal_priority(handle);
-        record(&mut self.before_images, handle, &item, removal_priority);
+        record(&mut self.recording, Mutation::Removed, handle, &item, removal_priority);
         if removal_priority.is_some() {
             contents.removal_priorities.remove(&handle);
             contents.account.remove_bytes(REMOVAL_BYTES);
@@ -455,17 +460,5 @@ impl TableState {
         contents.account.remove(&trajectory, contents.item_bytes);
         self.garbage.push(trajectory);
         self.limiter.count_delete();
-    }
-}
-
-/// Saves the before-image of a changed or removed item, if a snapshot is being copied.
-fn record(
-    before: &mut Option<Box<BeforeImages>>,
-    handle: Handle,
-    item: &Item,
-    removal_priority: Option<f64>,
-) {
-    if let Some(before) = before {
-        before.record(handle, item, removal_priority);
     }
 }

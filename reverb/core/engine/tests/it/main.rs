@@ -3,6 +3,7 @@
 
 #![allow(clippy::float_cmp, clippy::unwrap_used, reason = "tests may")]
 
+mod commits;
 mod common;
 mod concurrency;
 mod configure;

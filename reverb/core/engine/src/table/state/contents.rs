@@ -5,6 +5,7 @@ use hashbrown::HashMap;
 use reverb_data::{ServerAccount, StepCount, TableAccount, TableConfig, Trajectory};
 
 use crate::selector::{Handle, Largest, RestorePoint, Selector};
+use crate::table::changes::Changes;
 use crate::table::episodes::Episodes;
 use crate::table::items::{self, AllItems, Items};
 use crate::table::statistics::{Removal, Removed};
@@ -31,6 +32,8 @@ pub(in crate::table) struct Contents {
     pub(super) account: TableAccount,
     /// Bytes of an item besides its trajectory: its entry in the list, and those in indexes.
     pub(super) item_bytes: u64,
+    /// Changes that no commit has, to be freed with the items.
+    pub(super) uncommitted: Option<Changes>,
 }
 
 impl Contents {
@@ -49,6 +52,7 @@ impl Contents {
             removal_priorities: HashMap::new(),
             largest_priority: f64::NEG_INFINITY,
             account: TableAccount::open(server),
+            uncommitted: None,
         }
     }
 

@@ -3,8 +3,9 @@
 
 use reverb_data::{SampleOptions, Sampled, SampledWindow};
 
-use super::{Batch, MAX_SAMPLE_ITEMS, TableState, record};
+use super::{Batch, MAX_SAMPLE_ITEMS, TableState};
 use crate::selector::Pick;
+use crate::table::changes::Mutation;
 use crate::table::statistics::Removal;
 
 /// Number of items that are picked, and fetched from memory, together: 32 take 5 % longer.
@@ -104,7 +105,12 @@ impl TableState {
         };
         let removal_priority = self.contents.removal_priority(pick.handle);
         let item = self.contents.items.get_mut(pick.handle);
-        record(&mut self.before_images, pick.handle, item, removal_priority);
+        if let Some(recording) = &mut self.recording {
+            recording.save(pick.handle, item, removal_priority);
+            if self.max_times_sampled > 1 {
+                recording.note(Mutation::Changed, pick.handle, item.key());
+            }
+        }
         if item.times_sampled() == 0 {
             self.contents.num_unique_samples += 1;
         }

@@ -12,6 +12,7 @@ use reverb_data::{ItemSpec, SampleOptions, StoredItem, Trajectory};
 use super::{Batch, TableState};
 use crate::rate_limiter::RateLimiter;
 use crate::selector::{Pick, RestorePoint};
+use crate::table::changes::ChangeRecorder;
 use crate::table::statistics::Removed;
 
 /// Items taken since a batch began, and the counters at its beginning.
@@ -23,6 +24,7 @@ struct Undo {
     num_items: usize,
     chunk_bytes: usize,
     num_garbage: usize,
+    num_notes: usize,
 }
 
 /// A sampled item.
@@ -111,6 +113,7 @@ impl TableState {
             num_items: batch.items.len(),
             chunk_bytes: batch.chunk_bytes,
             num_garbage: self.garbage.len(),
+            num_notes: self.changes().map_or(0, ChangeRecorder::num_notes),
         }
     }
 
@@ -151,6 +154,9 @@ impl TableState {
         self.statistics.removed = undo.removed;
         batch.chunk_bytes = undo.chunk_bytes;
         self.garbage.truncate(undo.num_garbage);
+        if let Some(changes) = self.changes_mut() {
+            changes.cut_notes(undo.num_notes);
+        }
     }
 }
 
