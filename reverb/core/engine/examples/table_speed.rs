@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Time per operation and memory per item of one table, for each kind of sampler.
 //!
-//! `cargo run --release -p reverb-engine --example table_speed [items [case]]`
+//! `cargo run --release -p reverb-engine --example table_speed [items [case [commit]]]`
+//!
+//! With a third number, changes are recorded, and a commit is taken after that many of them.
 //!
 //! Items are as small as a transition of a small environment: one chunk of about 60 encoded bytes,
 //! episodes of 200 items. Operations access random items, which is the worst case for the
@@ -18,7 +20,7 @@ use reverb_base::Error;
 use reverb_data::{
     Chunk, Draw, NewItem, SelectorConfig, SequenceRange, TableConfig, TrajectoryBuilder,
 };
-use reverb_engine::{Confirm, Table};
+use reverb_engine::{Commit, Confirm, Journal, Table};
 
 const BATCH: usize = 256;
 const ROUNDS: usize = 400;
@@ -52,9 +54,9 @@ fn main() {
         (SelectorConfig::Shuffle { seed: None }, SelectorConfig::Fifo),
         (SelectorConfig::Recent { expected_age: 1e5 }, SelectorConfig::Fifo),
     ];
-    if let [num_items, case] = arguments[..] {
+    if let [num_items, case, ref commit @ ..] = arguments[..] {
         let (sampler, remover) = cases[case];
-        return measure(num_items, sampler, remover);
+        return measure(num_items, sampler, remover, commit.first().copied());
     }
     let num_items = arguments.first().copied().unwrap_or(1_000_000);
     println!("{num_items} items; medians of {ROUNDS} rounds where in batches");
@@ -70,7 +72,12 @@ fn main() {
     }
 }
 
-fn measure(num_items: usize, sampler: SelectorConfig, remover: SelectorConfig) {
+fn measure(
+    num_items: usize,
+    sampler: SelectorConfig,
+    remover: SelectorConfig,
+    commit_after: Option<usize>,
+) {
     let table = Table::new(TableConfig {
         sampler,
         remover,
@@ -78,6 +85,19 @@ fn measure(num_items: usize, sampler: SelectorConfig, remover: SelectorConfig) {
         ..TableConfig::fifo("speed", num_items as i64)
     })
     .unwrap();
+    let mut num_changes = 0;
+    let mut commit = |changes| {
+        num_changes += changes;
+        if commit_after.is_some_and(|limit| num_changes >= limit) {
+            num_changes = 0;
+            drop(black_box(Commit::take(std::slice::from_ref(&table))));
+            table.set_synced();
+        }
+    };
+    if commit_after.is_some() {
+        let path = "/data/replay".into();
+        table.record_changes(Journal { path, max_lag: Duration::from_secs(3600) });
+    }
     let mut rng = SmallRng::seed_from_u64(2);
     let mut keys = Vec::new();
     let mut source = Source::default();
@@ -92,6 +112,7 @@ fn measure(num_items: usize, sampler: SelectorConfig, remover: SelectorConfig) {
             let start = Instant::now();
             table.insert(items, &confirm).unwrap();
             spent += start.elapsed();
+            commit(MESSAGE);
         }
         spent.as_nanos() / count as u128
     };
@@ -112,7 +133,9 @@ fn measure(num_items: usize, sampler: SelectorConfig, remover: SelectorConfig) {
             (0..BATCH).map(|_| (keys[rng.random_range(0..keys.len())], rng.random())).collect();
         let start = Instant::now();
         table.mutate(&updates, &[]).unwrap();
-        start.elapsed()
+        let spent = start.elapsed();
+        commit(BATCH);
+        spent
     });
     let name = format!("{sampler:?}, {remover:?}")
         .replace("priority_exponent: ", "")

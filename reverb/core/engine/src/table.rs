@@ -51,7 +51,7 @@ mod window;
 mod window_sums;
 
 pub use changed_by::ChangedBy;
-pub use changes::{ChangedItem, Changes};
+pub use changes::{ChangedItem, Changes, Journal};
 use checks::{check_bytes, check_count, check_new};
 use clock::{Activity, Clock};
 pub use commit::{Commit, TableCommit, Unsynced};
@@ -407,7 +407,7 @@ impl Table {
             inserting: Side {
                 oldest_wait: queues.oldest_insert(now),
                 blocked: clock.inserts.read(now),
-                reason: shared.why_insert_waits(),
+                reason: shared.why_insert_waits(now),
             },
             sampling: Side {
                 oldest_wait: queues.oldest_sample(now),

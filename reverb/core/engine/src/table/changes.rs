@@ -6,7 +6,8 @@
 //! item that comes and goes between two commits leaves no entry: its chunks must not live on. A
 //! second update overwrites the first: a disk that hangs costs memory for items, not for updates.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use reverb_data::StoredItem;
 
@@ -50,6 +51,15 @@ pub struct ChangedItem {
     /// Number of times it was sampled, if the table allows more than one and limits them. Samples
     /// of other tables are no changes of their items.
     pub times_sampled: Option<i32>,
+}
+
+/// The log to which a table's commits go.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    /// Its directory, for people.
+    pub path: Arc<str>,
+    /// Age of the oldest change that is not on disk at which inserts begin to wait.
+    pub max_lag: Duration,
 }
 
 /// What a mutation has done to an item.
@@ -134,8 +144,9 @@ impl<T> Entries<T> {
 }
 
 /// Records the changes of a table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ChangeRecorder {
+    journal: Journal,
     /// Notes of the operation that is running.
     notes: Vec<Note>,
     numbers: Numbers,
@@ -150,6 +161,24 @@ pub(super) struct ChangeRecorder {
 }
 
 impl ChangeRecorder {
+    pub(super) fn new(journal: Journal) -> Self {
+        Self {
+            journal,
+            notes: Vec::new(),
+            numbers: Numbers::default(),
+            added: Entries::default(),
+            changed: Entries::default(),
+            deleted: Vec::new(),
+            is_reset: false,
+            since: None,
+            unsynced: None,
+        }
+    }
+
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
     pub(super) fn note(&mut self, mutation: Mutation, handle: Handle, key: u64) {
         self.notes.push(Note { key, handle, mutation });
     }
@@ -185,10 +214,9 @@ impl ChangeRecorder {
         }
         // The next operation uses the memory again.
         self.notes = notes;
-        if self.has_changes() {
-            self.since.get_or_insert(now);
-        } else {
-            self.since = None;
+        // If all of them leave again, their counters are still of no commit.
+        if self.since.is_none() && self.has_changes() {
+            self.since = Some(now);
         }
     }
 
@@ -272,6 +300,12 @@ impl ChangeRecorder {
     /// All commits that were taken are on disk.
     pub(super) fn set_synced(&mut self) {
         self.unsynced = None;
+    }
+
+    /// Age of the oldest change that is not on disk, if inserts have to wait for it.
+    pub(super) fn lag_above_limit(&self, now: Instant) -> Option<Duration> {
+        let lag = now.saturating_duration_since(self.oldest()?);
+        (lag >= self.journal.max_lag).then_some(lag)
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 use reverb_base::Result;
 use reverb_data::TableInfo;
 
-use super::changes::{ChangeRecorder, Changes};
+use super::changes::{ChangeRecorder, Changes, Journal};
+use super::clock::Activity;
 use super::snapshot::{SnapshotCut, lock_all};
 use super::{Shared, Table};
 
@@ -44,7 +45,8 @@ impl Commit {
     /// Takes the changes of `tables`, which must all be different, since their last commit. Closed
     /// tables have commits too.
     ///
-    /// It must be on disk before the next one is taken: see [`Table::set_synced`].
+    /// It must be on disk, and told so by [`Table::set_synced`], before the next one is taken, also
+    /// if it is empty: changes that have left again hold back inserts too.
     pub fn take(tables: &[Arc<Table>]) -> Self {
         let mut all = lock_all(tables);
         let start = Instant::now();
@@ -76,14 +78,20 @@ impl Shared {
 impl Table {
     /// Records changes for commits from now on. The items that are there count as those of a
     /// commit. Not for a table whose server may still fail to start: it loses its items again.
-    pub fn record_changes(&self) {
-        self.shared.lock().state.record_changes(ChangeRecorder::default());
+    pub fn record_changes(&self, journal: Journal) {
+        self.shared.lock().state.record_changes(ChangeRecorder::new(journal));
     }
 
-    /// Every commit that was taken of this table is on disk.
+    /// Every commit that was taken of this table is on disk. Inserts that wait for that go on.
     pub fn set_synced(&self) {
-        if let Some(changes) = self.shared.lock().state.changes_mut() {
-            changes.set_synced();
+        let set_synced = |shared: &mut Shared| {
+            if let Some(changes) = shared.state.changes_mut() {
+                changes.set_synced();
+            }
+        };
+        if self.operate(Activity::Running, |shared, _| set_synced(shared)).is_err() {
+            // A closed table has nothing that waits.
+            set_synced(&mut self.shared.lock());
         }
     }
 

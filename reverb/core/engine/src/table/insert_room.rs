@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Insert room: limits of queued inserts, and the wait of writers above them.
 
+use std::time::Instant;
+
 use reverb_data::TableConfig;
 
 use super::{Shared, Table};
@@ -30,22 +32,28 @@ impl InsertRoom {
 
 impl Shared {
     #[inline]
-    pub(super) fn has_insert_room(&self) -> bool {
-        let Self { queues, room, .. } = self;
-        queues.queued_inserts() < room.items && queues.queued_bytes() < room.bytes
+    pub(super) fn has_insert_room(&self, now: Instant) -> bool {
+        let Self { queues, room, state, .. } = self;
+        queues.queued_inserts() < room.items
+            && queues.queued_bytes() < room.bytes
+            && state.lag_above_limit(now).is_none()
     }
 }
 
 impl Table {
-    /// Back-pressure: waits while too many inserts are queued and the table is open.
+    /// Back-pressure: waits while too many inserts are queued, or changes are not on disk for too
+    /// long, and the table is open.
     pub async fn wait_for_insert_room(&self) {
         loop {
             let notified = self.room.notified();
             let mut notified = std::pin::pin!(notified);
             // From here on no notification is missed, even before the first poll.
             notified.as_mut().enable();
-            if self.shared.lock().has_insert_room() {
-                return;
+            {
+                let shared = self.shared.lock();
+                if shared.closed || shared.has_insert_room(Instant::now()) {
+                    return;
+                }
             }
             notified.await;
         }

@@ -54,14 +54,14 @@ impl Table {
             }
             let instant = Instant::now();
             shared.clock.change(activity, instant);
-            let had_room = shared.has_insert_room();
+            let had_room = shared.has_insert_room(instant);
             let worked = work(shared, instant);
             let wall_ns = if shared.queues.are_empty() { 0 } else { wall_clock_ns() };
             shared.queues.serve(&mut shared.state, Now { instant, wall_ns }, &mut done);
             result = finish(shared, &mut done, worked);
             has_surplus = shared.state.has_surplus();
             has_pieces = shared.queues.queued_samples() > 0 && shared.state.has_pieces();
-            gained_room = !had_room && shared.has_insert_room();
+            gained_room = !had_room && shared.has_insert_room(instant);
             shared.state.fold_changes(instant);
             done.garbage = shared.state.take_garbage();
             shared.state.account_mut().book();

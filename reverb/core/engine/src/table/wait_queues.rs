@@ -313,7 +313,7 @@ impl WaitQueues {
     /// requested, which could be answered in between. Returns false if there was none.
     fn insert_some(&mut self, state: &mut TableState, now: Now, done: &mut Completions) -> bool {
         let Some(request) = self.inserts.front_mut() else { return false };
-        if self.paused.inserts.is_some() {
+        if self.paused.inserts.is_some() || state.lag_above_limit(now.instant).is_some() {
             return false;
         }
         let most = if self.samples.is_empty() { usize::MAX } else { 1 };

@@ -5,8 +5,10 @@
 //! diagnosis of a server show these reasons; a server adds facts that tables do not know.
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use reverb_base::figures::{Bound, count, plural};
+use reverb_base::figures::{Bound, count, plural, seconds};
 use reverb_base::{Error, byte_size};
 use reverb_data::RateLimiterConfig;
 
@@ -24,6 +26,13 @@ pub enum WaitReason {
     Paused(ChangedBy),
     /// No insert or sample will ever unblock it. Sentences with the setting to change.
     Never(String),
+    /// Changes are not on disk for so long that a crash would lose too much.
+    Disk {
+        /// Directory of the journal.
+        path: Arc<str>,
+        /// Age of the oldest change that is not on disk.
+        lag: Duration,
+    },
     /// The next item has no room, and `when_full` is "wait".
     TableFull {
         /// Bytes of the table.
@@ -161,6 +170,9 @@ impl WaitReason {
         match self {
             Self::Paused(by) => format!("paused by {by}"),
             Self::Never(_) | Self::NoWindow { .. } | Self::Queued { .. } => self.to_string(),
+            Self::Disk { path, lag } => {
+                format!("the journal in {path} is {} behind", seconds(*lag))
+            }
             Self::TableFull { bytes, max_bytes } => format!(
                 "the table holds {} of {} (max_bytes, when_full=\"wait\")",
                 byte_size::describe(*bytes),
@@ -188,6 +200,7 @@ impl fmt::Display for WaitReason {
                 let steps = plural(i64::from(*steps), "step", "steps");
                 write!(f, "{why} An item of at least {steps} allows the next sample.")
             }
+            Self::Disk { .. } => write!(f, "An insert waits for the disk: {}.", cause()),
             Self::TableFull { .. } => write!(
                 f,
                 "Inserts wait for memory: {}. Items leave by sampling (max_times_sampled), deletes \
@@ -212,10 +225,15 @@ impl fmt::Display for WaitReason {
 impl Shared {
     /// Reason of the first insert in the queue, or of the next insert if there is none. Does not
     /// consider the size of the next item.
-    pub(super) fn why_insert_waits(&self) -> Option<WaitReason> {
+    pub(super) fn why_insert_waits(&self, now: Instant) -> Option<WaitReason> {
         let Self { config, state, queues, .. } = self;
         if let Some(by) = &queues.paused.inserts {
             return Some(WaitReason::Paused(by.clone()));
+        }
+        if let Some(changes) = state.changes()
+            && let Some(lag) = changes.lag_above_limit(now)
+        {
+            return Some(WaitReason::Disk { path: Arc::clone(&changes.journal().path), lag });
         }
         let limiter = state.limiter();
         if !limiter.can_insert(1) {
@@ -249,7 +267,7 @@ impl Shared {
             |why| why.to_string(),
         );
         let inserts = self
-            .why_insert_waits()
+            .why_insert_waits(Instant::now())
             .map_or(String::new(), |why| format!(" Inserts are blocked too: {}.", why.cause()));
         let error = Error::rate_limiter_timeout(&format!(
             "Table {table}: {why}{inserts} Its rate limiter: {}.",

@@ -2,16 +2,24 @@
 //! Commits of tables in use.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::common::{config, insert, item, limiter, trajectory};
+use crate::common::{config, insert, is_waiting, item, limiter, trajectory};
 use proptest::prelude::*;
 use reverb_data::{ItemCondition, StoredItem, TableChange, TableConfig};
-use reverb_engine::{Changes, Commit, SnapshotCut, Table, TableSnapshot, configure};
+use reverb_engine::{
+    Changes, Commit, Journal, SnapshotCut, Table, TableSnapshot, WaitReason, configure,
+};
+
+fn journal(max_lag: Duration) -> Journal {
+    Journal { path: "/data/replay".into(), max_lag }
+}
 
 fn recorded(config: TableConfig) -> Arc<Table> {
     let table = Table::new(config).unwrap();
-    table.record_changes();
+    table.record_changes(journal(Duration::from_secs(3600)));
     table
 }
 
@@ -153,7 +161,7 @@ fn nothing_is_recorded_before_the_call() {
     assert!(Commit::take(&tables).tables[0].changes.is_empty());
     table.reset();
     drop(insert(&table, vec![item(3, 1.0), item(4, 1.0)]));
-    table.record_changes();
+    table.record_changes(journal(Duration::from_secs(1)));
     table.mutate(&[(3, 2.0)], &[4]).unwrap();
     let Changes { is_reset, deleted, added, changed } =
         Commit::take(&tables).tables.remove(0).changes;
@@ -182,4 +190,72 @@ fn a_closed_table_has_a_last_commit() {
     assert_eq!((table.unsynced().since.is_some(), table.unsynced().bytes), (true, 0));
     table.set_synced();
     assert_eq!(table.unsynced().since, None);
+}
+
+/// A table whose inserts wait for each change to be on disk.
+fn impatient() -> Arc<Table> {
+    let table = Table::new(config(10)).unwrap();
+    table.record_changes(journal(Duration::ZERO));
+    table
+}
+
+#[test]
+fn inserts_wait_while_the_disk_is_behind() {
+    let table = impatient();
+    let log = insert(&table, vec![item(1, 1.0), item(2, 1.0)]);
+    assert_eq!(log.keys(), [1, 2]);
+    let log = insert(&table, vec![item(3, 1.0), item(4, 1.0)]);
+    let status = table.status();
+    assert_eq!((log.keys().len(), status.info.waiting_inserts), (0, 2));
+    let Some(WaitReason::Disk { path, lag }) = status.inserting.reason else {
+        panic!("{:?}", status.inserting.reason);
+    };
+    assert_eq!((&*path, lag < Duration::from_secs(60)), ("/data/replay", true));
+    // Everything else goes on.
+    assert_eq!(table.mutate(&[(1, 2.0)], &[2]).unwrap(), [0; 0]);
+    assert_eq!(table.try_sample(1).unwrap()[0].key, 1);
+    let moved = Commit::take(&[impatient_with(5)]).tables.remove(0).changes.added;
+    assert_eq!(table.transfer(moved).unwrap().added, 1);
+    let tables = [Arc::clone(&table)];
+    assert_eq!(Commit::take(&tables).tables[0].changes.added.len(), 2);
+    // A commit is not on disk when it is taken, and not all that is on disk is all that there is.
+    table.mutate(&[(1, 3.0)], &[]).unwrap();
+    table.set_synced();
+    assert_eq!(log.keys(), [0; 0]);
+    drop(Commit::take(&tables));
+    table.set_synced();
+    assert_eq!(log.keys(), [3, 4]);
+    assert!(table.unsynced().since.is_some());
+}
+
+fn impatient_with(key: u64) -> Arc<Table> {
+    let table = impatient();
+    drop(insert(&table, vec![item(key, 1.0)]));
+    table
+}
+
+#[test]
+fn a_journal_that_is_behind_says_so() {
+    let reason = WaitReason::Disk { path: "/data/replay".into(), lag: Duration::from_millis(3100) };
+    let text = "An insert waits for the disk: the journal in /data/replay is 3.1 s behind.";
+    assert_eq!(reason.to_string(), text);
+    assert_eq!(reason.cause(), "the journal in /data/replay is 3.1 s behind");
+}
+
+#[tokio::test]
+async fn a_commit_on_disk_wakes_writers_that_wait_for_room() {
+    let table = impatient_with(1);
+    assert!(is_waiting(pin!(table.wait_for_insert_room())));
+    let writer = Arc::clone(&table);
+    let room = tokio::spawn(async move { writer.wait_for_insert_room().await });
+    tokio::task::yield_now().await;
+    drop(Commit::take(&[Arc::clone(&table)]));
+    table.set_synced();
+    room.await.unwrap();
+    // So does the end of the table.
+    drop(insert(&table, vec![item(2, 1.0)]));
+    let mut room = pin!(table.wait_for_insert_room());
+    assert!(is_waiting(room.as_mut()));
+    table.close();
+    room.await;
 }

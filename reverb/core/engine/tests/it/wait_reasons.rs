@@ -15,7 +15,7 @@ use reverb_data::{
     TableChange, TableConfig, WhenFull,
 };
 use reverb_engine::{
-    ChangedBy, Held, Limit, LimiterHold, Table, TableStatus, WaitReason, configure,
+    ChangedBy, Commit, Held, Journal, Limit, LimiterHold, Table, TableStatus, WaitReason, configure,
 };
 
 fn options(is_whole: bool) -> SampleOptions {
@@ -196,6 +196,8 @@ enum Step {
     Hold,
     Release,
     Configure(i64, i64, f64),
+    /// All changes are on disk.
+    Commit,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -218,6 +220,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (1..7i64, 1..5i64, 0..20i32).prop_map(|(max_size, min_size, max_diff)| {
             Step::Configure(max_size, min_size, f64::from(max_diff))
         }),
+        4 => Just(Step::Commit),
     ]
 }
 
@@ -332,6 +335,10 @@ impl Case {
             }
             Step::Leave(_) | Step::Hold => {}
             Step::Release => self.hold = None,
+            Step::Commit => {
+                drop(Commit::take(std::slice::from_ref(&table)));
+                table.set_synced();
+            }
             Step::Configure(max_size, min_size, max_diff) => {
                 let rate_limiter = RateLimiterConfig {
                     min_size_to_sample: min_size,
@@ -374,6 +381,7 @@ impl Case {
         let can_sample = |count: usize| table.can_sample(count as i64).unwrap();
         match reason {
             WaitReason::Paused(by) => &*by.client == "learner-0",
+            WaitReason::Disk { .. } => is_insert && table.unsynced().since.is_some(),
             WaitReason::Never(_) => {
                 let is_small = status.info.current_size < config.rate_limiter.min_size_to_sample;
                 !is_insert && (is_small || !self.waiting.is_empty())
@@ -437,9 +445,14 @@ proptest! {
     #[test]
     fn a_reason_stands_exactly_where_nothing_goes_on(
         config in table_config(),
+        has_journal in any::<bool>(),
         steps in proptest::collection::vec(step(), 1..60),
     ) {
         let mut case = Case::new(config);
+        if has_journal {
+            // Inserts wait for each change to be on disk.
+            case.table.record_changes(Journal { path: "/data".into(), max_lag: Duration::ZERO });
+        }
         for step in steps {
             case.apply(step);
         }

@@ -209,7 +209,9 @@ impl<'a> Case<'a> {
             (Some(_), Some(_)) => (State::Stuck, self.why_stuck(), None),
             (None, Some(_)) => match (self.around.why_full(), inserts) {
                 (Some(why), _) => (State::Full, why, None),
-                (None, Some(WaitReason::TableFull { .. })) => (State::Full, String::new(), inserts),
+                (None, Some(WaitReason::TableFull { .. } | WaitReason::Disk { .. })) => {
+                    (State::Full, String::new(), inserts)
+                }
                 _ => (State::Behind, self.how_far_behind(), inserts),
             },
             (Some(wait), None) => self.why_samples_wait(wait),
@@ -239,7 +241,9 @@ impl<'a> Case<'a> {
 
     fn why_stuck(&self) -> String {
         let server = self.around.why_full();
-        let full = self.inserts_wait_for.filter(|why| matches!(why, WaitReason::TableFull { .. }));
+        let full = self
+            .inserts_wait_for
+            .filter(|why| matches!(why, WaitReason::TableFull { .. } | WaitReason::Disk { .. }));
         if let Some(memory) = server.or_else(|| full.map(ToString::to_string)) {
             return format!("Neither can go on: samples wait for inserts. {memory}");
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a state records while it changes: before-images for a snapshot, and changes for a commit.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::TableState;
 use crate::selector::Handle;
@@ -77,6 +77,12 @@ impl TableState {
     /// The same, to take changes.
     pub(in crate::table) fn changes_mut(&mut self) -> Option<&mut ChangeRecorder> {
         self.recording.as_mut()?.changes.as_mut()
+    }
+
+    /// Age of the oldest change that is not on disk, if inserts have to wait for it.
+    #[inline]
+    pub(in crate::table) fn lag_above_limit(&self, now: Instant) -> Option<Duration> {
+        self.changes()?.lag_above_limit(now)
     }
 
     /// Ends an operation. Its time is that of its changes.

@@ -291,6 +291,17 @@ fn inserts_wait_for_memory() {
     }
 }
 
+#[test]
+fn inserts_wait_for_the_disk() {
+    let mut status = table(free());
+    status.info.waiting_inserts = 7;
+    status.inserting.oldest_wait = Some(Duration::from_secs(2));
+    let lag = Duration::from_millis(3100);
+    status.inserting.reason = Some(WaitReason::Disk { path: "/data/replay".into(), lag });
+    let text = "An insert waits for the disk: the journal in /data/replay is 3.1 s behind.";
+    check(&status, &around(), State::Full, text);
+}
+
 #[tokio::test]
 async fn readers_do_not_take_what_is_ready() {
     let streams = Arc::new(Streams::default());
