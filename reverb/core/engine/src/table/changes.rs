@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use reverb_base::memory::prefetch_from;
 use reverb_data::StoredItem;
 
 use super::items::Item;
@@ -102,6 +103,14 @@ const COMES_AND_GOES: u32 = u32::MAX - 1;
 struct Numbers(Vec<u32>);
 
 impl Numbers {
+    /// Starts to bring a number into the cache of the processor.
+    fn prefetch(&self, handle: Handle) {
+        if let Some(number) = self.0.get(handle as usize) {
+            prefetch_from(number, size_of::<u32>());
+        }
+    }
+
+    #[inline]
     fn get(&self, handle: Handle) -> u32 {
         self.0.get(handle as usize).copied().unwrap_or(NO_ENTRY)
     }
@@ -116,11 +125,13 @@ impl Numbers {
 }
 
 impl<T> Entries<T> {
+    #[inline]
     fn get_mut(&mut self, number: u32, handle: Handle) -> Option<&mut T> {
         let is_right = self.handles.get(number as usize) == Some(&handle);
         if is_right { self.values.get_mut(number as usize) } else { None }
     }
 
+    #[inline]
     fn push(&mut self, handle: Handle, value: T, numbers: &mut Numbers) {
         numbers.set(handle, self.values.len() as u32);
         self.handles.push(handle);
@@ -179,7 +190,9 @@ impl ChangeRecorder {
         &self.journal
     }
 
+    #[inline]
     pub(super) fn note(&mut self, mutation: Mutation, handle: Handle, key: u64) {
+        self.numbers.prefetch(handle);
         self.notes.push(Note { key, handle, mutation });
     }
 
