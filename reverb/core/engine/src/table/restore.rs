@@ -103,13 +103,16 @@ impl Restored {
 
 impl Table {
     /// Replaces the contents of the table. Meant for a table that is not in use yet, with the
-    /// settings of `restored`.
+    /// settings of `restored`. Not recorded for commits: they begin later.
     pub fn install(&self, mut restored: Restored) {
         debug_assert_eq!(*self.config(), restored.config);
         drop(restored.state.take_garbage());
         // Loaded items are no inserts, and items that were left out are no removals.
         *restored.state.statistics_mut() = Statistics::default();
-        let before = std::mem::replace(&mut self.shared.lock().state, restored.state);
+        let mut shared = self.shared.lock();
+        debug_assert!(shared.state.changes().is_none(), "commits begin after a load");
+        let before = std::mem::replace(&mut shared.state, restored.state);
+        drop(shared);
         drop(before);
     }
 }

@@ -12,6 +12,7 @@ use reverb_data::{ItemCondition, StoredItem, TableChange, TableConfig};
 use reverb_engine::{
     Changes, Commit, Journal, SnapshotCut, Table, TableSnapshot, WaitReason, configure,
 };
+use tokio::time::timeout;
 
 fn journal(max_lag: Duration) -> Journal {
     Journal { path: "/data/replay".into(), max_lag }
@@ -242,20 +243,22 @@ fn a_journal_that_is_behind_says_so() {
     assert_eq!(reason.cause(), "the journal in /data/replay is 3.1 s behind");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_commit_on_disk_wakes_writers_that_wait_for_room() {
     let table = impatient_with(1);
     assert!(is_waiting(pin!(table.wait_for_insert_room())));
     let writer = Arc::clone(&table);
-    let room = tokio::spawn(async move { writer.wait_for_insert_room().await });
+    let room = tokio::spawn(async move {
+        timeout(Duration::from_secs(60), writer.wait_for_insert_room()).await
+    });
     tokio::task::yield_now().await;
     drop(Commit::take(&[Arc::clone(&table)]));
     table.set_synced();
-    room.await.unwrap();
+    room.await.unwrap().unwrap();
     // So does the end of the table.
     drop(insert(&table, vec![item(2, 1.0)]));
     let mut room = pin!(table.wait_for_insert_room());
     assert!(is_waiting(room.as_mut()));
     table.close();
-    room.await;
+    timeout(Duration::from_secs(60), room).await.unwrap();
 }
