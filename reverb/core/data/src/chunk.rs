@@ -178,11 +178,24 @@ impl Chunk {
         Self(ThinArc::from_header_and_slice(header, &[]))
     }
 
-    /// Creates a disk chunk with the head of a plain chunk.
-    pub(crate) fn of_disk(plain: &Self, payload: DiskPayload) -> Self {
-        let (range, payload) = (plain.range(), Payload::Disk(Box::new(payload)));
-        let header = Header::new(plain.key(), range, plain.is_delta_encoded(), 0, payload);
+    /// Creates a disk chunk.
+    pub(crate) fn of_disk(
+        key: u64,
+        range: SequenceRange,
+        delta: bool,
+        payload: DiskPayload,
+    ) -> Self {
+        let header = Header::new(key, range, delta, 0, Payload::Disk(Box::new(payload)));
         Self(ThinArc::from_header_and_slice(header, &[]))
+    }
+
+    /// Bytes in memory of a plain chunk that `new` makes of a payload.
+    pub(crate) fn bytes_of_plain(payload_len: usize) -> usize {
+        if payload_len <= MAX_INLINE_BYTES {
+            return allocated_bytes(bytes_beside(payload_len));
+        }
+        let outside = allocated_bytes(size_of::<SharedPayload>()) + allocated_bytes(payload_len);
+        allocated_bytes(bytes_beside(0)) + outside
     }
 
     /// Creates a chunk whose payload is copied, next to its header or into a buffer of its own.

@@ -9,15 +9,26 @@ pub(crate) mod heads;
 pub(crate) mod payload;
 
 use std::fmt::Display;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use reverb_base::error::{Error, Result};
 
 use self::data_file::Place;
-use self::heads::HeadsCache;
+use self::heads::{Heads, HeadsCache};
 use self::payload::{DiskPayload, Readable};
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, SequenceRange};
 use crate::codec::zeros;
+
+/// What a journal knows of a disk chunk: its id, 0 before the first record, and the numbers of the
+/// last log and the last base that have a record of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the sentence above names them")]
+pub struct Recorded {
+    pub id: u64,
+    pub log: u32,
+    pub base: u32,
+}
 
 impl Chunk {
     /// A disk chunk with the payload of a plain chunk, which is its own one while it is resident.
@@ -27,7 +38,45 @@ impl Chunk {
     /// disk chunk.
     pub fn on_disk(plain: &Self, heads: &mut HeadsCache) -> Option<Self> {
         let payload = DiskPayload::new(plain, heads)?;
-        Some(Self::of_disk(plain, payload))
+        Some(Self::of_disk(plain.key(), plain.range(), plain.is_delta_encoded(), payload))
+    }
+
+    /// A disk chunk whose payload of `len` bytes is at a place, and not in memory; `None` if heads
+    /// and rows make tensors that no memory holds. The first chunk with these heads counts them.
+    ///
+    /// # Panics
+    ///
+    /// If the place is at 32 GiB or above.
+    pub fn at_place(
+        (key, range, delta): (u64, SequenceRange, bool),
+        (heads, num_rows): (&Arc<Heads>, u32),
+        len: u32,
+        place: Place,
+    ) -> Option<Self> {
+        if !heads.can_have(num_rows) {
+            return None;
+        }
+        let is_first = Arc::strong_count(heads) == 1;
+        let payload = DiskPayload::on_disk(range, heads.clone(), num_rows, len, is_first);
+        payload.set_place(place);
+        Some(Self::of_disk(key, range, delta, payload))
+    }
+
+    /// The heads of a disk chunk's tensors, and the number of rows of the first one.
+    pub fn heads(&self) -> Option<(&Arc<Heads>, u32)> {
+        self.disk().map(DiskPayload::heads)
+    }
+
+    /// What a journal knows of a disk chunk.
+    pub fn recorded(&self) -> Option<Recorded> {
+        self.disk().map(DiskPayload::recorded)
+    }
+
+    /// Notes what a journal knows of a disk chunk.
+    pub fn set_recorded(&self, recorded: Recorded) {
+        if let Some(payload) = self.disk() {
+            payload.set_recorded(recorded);
+        }
     }
 
     /// Returns true if the payload may leave memory.

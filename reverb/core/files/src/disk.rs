@@ -23,6 +23,12 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Deletes a file. Who has it open can still read it.
     fn delete(&self, path: &Path) -> io::Result<()>;
 
+    /// Gives a file another name, which no file has. It is on disk after `sync_directory`.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Brings names to the disk that were given, changed and taken in a directory.
+    fn sync_directory(&self, directory: &Path) -> io::Result<()>;
+
     /// Names in a directory.
     fn list(&self, directory: &Path) -> io::Result<Vec<OsString>>;
 
@@ -47,6 +53,16 @@ pub trait DiskFile: fmt::Debug + Send + Sync {
         let _ = (bytes, offset);
         false
     }
+
+    /// Brings what was written to the disk. After an error, what was written may never get there,
+    /// and a second call may say that it has: the same bytes have to go to another file.
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// Cuts the file to a length.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Its length in bytes.
+    fn size(&self) -> io::Result<u64>;
 }
 
 /// Bytes of a file system.
@@ -88,6 +104,14 @@ impl Disk for SystemDisk {
 
     fn delete(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        File::open(directory)?.sync_all()
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
@@ -135,6 +159,18 @@ impl DiskFile for File {
         let into = &mut [io::IoSliceMut::new(bytes)];
         preadv2(self, into, offset, ReadWriteFlags::NOWAIT).is_ok_and(|read| read == wanted)
     }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Self::sync_data(self)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Self::set_len(self, len)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
 }
 
 #[cfg(test)]
@@ -161,6 +197,13 @@ mod tests {
         assert!(!file.read_cached_at(&mut bytes, 9), "the file ends before");
         let beyond = file.read_exact_at(&mut bytes, 9).unwrap_err();
         assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
+        file.set_len(12).unwrap();
+        assert!(file.sync_data().is_ok() && file.size().unwrap() == 12);
+        let (path, other) = (directory.path().join("old"), directory.path().join("new"));
+        SystemDisk.create(&path).unwrap();
+        SystemDisk.rename(&path, &other).unwrap();
+        SystemDisk.sync_directory(directory.path()).unwrap();
+        assert_eq!(SystemDisk.list(directory.path()).unwrap(), ["new"]);
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub struct Faults {
     pub write_error: Option<Errno>,
     /// Every read fails with this error.
     pub read_error: Option<Errno>,
+    /// Every sync fails with this error, also of a directory.
+    pub sync_error: Option<Errno>,
     /// Every deletion fails with this error.
     pub delete_error: Option<Errno>,
     /// The first byte of every read is wrong.
@@ -53,6 +55,11 @@ impl FailingDisk {
 }
 
 impl State {
+    fn sync(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let error = self.faults.lock().sync_error;
+        error.map_or_else(sync, |error| Err(error.into()))
+    }
+
     /// Number of bytes that a write of so many takes now.
     fn allowed(&self, num_bytes: usize) -> io::Result<usize> {
         let mut faults = self.faults.lock();
@@ -98,6 +105,14 @@ impl Disk for FailingDisk {
         }
     }
 
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        SystemDisk.rename(from, to)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.0.sync(|| SystemDisk.sync_directory(directory))
+    }
+
     fn list(&self, directory: &Path) -> io::Result<Vec<OsString>> {
         SystemDisk.list(directory)
     }
@@ -140,6 +155,18 @@ impl DiskFile for FailingFile {
         // A read that fails does so when it waits.
         read_error.is_none() && !wrong_byte && self.file.read_cached_at(bytes, offset)
     }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.state.sync(|| self.file.sync_data())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
 }
 
 #[cfg(test)]
@@ -168,6 +195,9 @@ mod tests {
         assert!(file.read_exact_at(&mut bytes, 0).is_err());
         disk.set(|faults| faults.delete_error = Some(Errno::ROFS));
         assert!(disk.delete(&path).is_err() && path.exists());
+        assert!(file.sync_data().is_ok() && disk.sync_directory(directory.path()).is_ok());
+        disk.set(|faults| faults.sync_error = Some(Errno::IO));
+        assert!(file.sync_data().is_err() && disk.sync_directory(directory.path()).is_err());
     }
 
     #[test]

@@ -12,7 +12,9 @@ use parking_lot::Mutex;
 use reverb_base::{Error, Result, open_file};
 use reverb_files::{Disk, FileLock, FileSystem, Owner};
 
-use crate::head::{Head, StoreId, USED_BYTES, is_of_journal};
+use crate::counts::Counts;
+use crate::head::{FileKind, Head, StoreId, USED_BYTES, is_of_journal};
+use crate::listing::Listing;
 
 const LOCK: &str = "LOCK";
 
@@ -33,6 +35,8 @@ pub(crate) struct Directory {
     pub(crate) id: StoreId,
     /// Above those of all files that were there.
     pub(crate) first_number: u32,
+    /// True if its files survive this process.
+    pub(crate) is_journal: bool,
     /// `None` after the store has ended.
     lock: Mutex<Option<FileLock>>,
 }
@@ -64,18 +68,48 @@ impl Directory {
                 path.display()
             )));
         }
-        let (mut file, lock) = take_lock(path)?;
-        let id = write_lock(&mut file).map_err(|error| refused(&error))?;
-        let mut directory =
-            Self { path: path.to_owned(), disk, id, first_number: 1, lock: Mutex::new(Some(lock)) };
+        let mut directory = Self::take(path, disk, false)?;
         directory.first_number = directory.delete_left_files().map_err(|error| refused(&error))?;
+        Ok(directory)
+    }
+
+    /// Takes a directory for a journal, makes it if it is missing, and lists its files. Nothing is
+    /// deleted.
+    ///
+    /// # Errors
+    ///
+    /// As `open`, but not for a journal; `DataLoss` if a file is of another store.
+    pub(crate) fn open_journal(path: &Path, disk: Arc<dyn Disk>) -> Result<(Self, Listing)> {
+        make(path).map_err(|error| is_unusable(path, &error))?;
+        let mut directory = Self::take(path, disk, true)?;
+        let listing = Listing::read(&mut directory)?;
+        Ok((directory, listing))
+    }
+
+    fn take(path: &Path, disk: Arc<dyn Disk>, is_journal: bool) -> Result<Self> {
+        let (mut file, lock) = take_lock(path)?;
+        let id = write_lock(&mut file).map_err(|error| is_unusable(path, &error))?;
+        let (path, lock) = (path.to_owned(), Mutex::new(Some(lock)));
+        let directory = Self { path, disk, id, first_number: 1, is_journal, lock };
         directory.warn_of_file_system();
         Ok(directory)
     }
 
-    /// Path of the data file with a number.
-    pub(crate) fn data_file(&self, number: u32) -> PathBuf {
-        self.path.join(format!("data-{number:010}.seg"))
+    /// Path of a file.
+    pub(crate) fn file(&self, kind: FileKind, number: u32) -> PathBuf {
+        self.path.join(format!("{}{number:010}.seg", kind.prefix()))
+    }
+
+    /// Deletes a file. Returns false, and tells why, if it is still there.
+    pub(crate) fn delete(&self, path: &Path, counts: &Counts) -> bool {
+        match self.disk.delete(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                counts.add_error("delete", &error);
+                tracing::warn!("store: cannot delete {}: {error}", path.display());
+                false
+            }
+            _ => true,
+        }
     }
 
     /// Deletes data files of earlier processes, and nothing else. Returns a number that no file
@@ -83,11 +117,12 @@ impl Directory {
     fn delete_left_files(&self) -> io::Result<u32> {
         let (mut next, mut num_foreign) = (1, 0);
         for name in self.disk.list(&self.path)? {
-            let Some(number) = number_of(&name.to_string_lossy()) else { continue };
+            let found = parse_name(&name.to_string_lossy());
+            let Some((FileKind::Data, number)) = found else { continue };
             next = next.max(number.saturating_add(1));
             let path = self.path.join(&name);
             match read_start(&*self.disk, &path).as_ref().and_then(Head::parse) {
-                Some(head) if head == (Head { store: self.id, number }) => {
+                Some(head) if self.is_of_tier(&head, number) => {
                     self.disk.delete(&path)?;
                 }
                 _ => num_foreign += 1,
@@ -101,6 +136,14 @@ impl Directory {
             );
         }
         Ok(next)
+    }
+
+    /// Returns true if the data file with a number is of this store and of an earlier process, for
+    /// which alone it was.
+    pub(crate) fn is_of_tier(&self, head: &Head, number: u32) -> bool {
+        let Head { kind, is_tier, store, .. } = head;
+        let is_ours = *store == self.id && head.number == number && !head.is_newer();
+        *kind == FileKind::Data && *is_tier && is_ours
     }
 
     fn warn_of_file_system(&self) {
@@ -184,20 +227,22 @@ fn write_lock(file: &mut File) -> io::Result<StoreId> {
     Ok(id)
 }
 
-/// The number in the name of a data file.
-fn number_of(name: &str) -> Option<u32> {
-    let digits = name.strip_prefix("data-")?.strip_suffix(".seg")?;
-    digits.parse().ok().filter(|_| digits.len() == 10)
+/// Kind and number in the name of a file.
+pub(crate) fn parse_name(name: &str) -> Option<(FileKind, u32)> {
+    let kind = FileKind::ALL.into_iter().find(|kind| name.starts_with(kind.prefix()))?;
+    let digits = name.strip_prefix(kind.prefix())?.strip_suffix(".seg")?;
+    let number = digits.parse().ok().filter(|_| digits.len() == 10)?;
+    Some((kind, number))
 }
 
 /// The first bytes of a file; `None` if it cannot be read or is shorter.
-fn read_start(disk: &dyn Disk, path: &Path) -> Option<[u8; USED_BYTES]> {
+pub(crate) fn read_start(disk: &dyn Disk, path: &Path) -> Option<[u8; USED_BYTES]> {
     let mut start = [0; USED_BYTES];
     disk.open(path).ok()?.read_exact_at(&mut start, 0).ok()?;
     Some(start)
 }
 
-fn is_unusable(path: &Path, error: &io::Error) -> Error {
+pub(crate) fn is_unusable(path: &Path, error: &io::Error) -> Error {
     Error::failed_precondition(format!(
         "Store(path) must be a directory that this process may write to, got {}: {}",
         path.display(),

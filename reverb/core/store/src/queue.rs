@@ -28,7 +28,10 @@ pub(crate) struct Job {
     pub(crate) task: Task,
 }
 
-/// Why a payload was not written.
+/// What comes of a write.
+pub(crate) type Written<T = ()> = Result<T, Refusal>;
+
+/// Why something was not written.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// Files have as many bytes as they may.

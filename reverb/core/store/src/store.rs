@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A store: the handle of its users.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -8,15 +9,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use reverb_base::{Error, Result, byte_size};
+use reverb_base::{Error, byte_size};
 use reverb_data::Chunk;
 use reverb_files::Disk;
 
 use crate::counts::Counts;
 use crate::data_files::{DataFiles, FilesToEmpty, Sizes};
 use crate::directory::Directory;
+use crate::head::FileKind;
 use crate::open_file::Waker;
-use crate::queue::{Queue, Task};
+use crate::queue::{Queue, Refusal, Task, Written};
 use crate::status::{DiskErrors, StoreStatus};
 use crate::writer;
 
@@ -61,6 +63,19 @@ impl StoreOptions {
             retry_after: Duration::from_secs(10),
         }
     }
+
+    /// Checks the budget.
+    pub(crate) fn check(&self) -> reverb_base::Result<()> {
+        let least = MIN_FILES * self.min_file_bytes;
+        match self.max_bytes.filter(|&given| given < least) {
+            Some(given) => Err(Error::invalid_argument(format!(
+                "Store(max_bytes) must be at least {}, got {}",
+                byte_size::describe(least),
+                byte_size::describe(given)
+            ))),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Payloads of chunks in a directory, and the thread that writes them. Dropping it deletes its
@@ -91,27 +106,10 @@ impl Store {
     ///
     /// `InvalidArgument` for a budget that is too small. `FailedPrecondition` if the path is no
     /// directory, cannot be written or locked, is a journal, or is in use by another store.
-    pub fn open(options: StoreOptions, disk: Arc<dyn Disk>) -> Result<Self> {
-        let least = MIN_FILES * options.min_file_bytes;
-        if let Some(given) = options.max_bytes.filter(|&given| given < least) {
-            return Err(Error::invalid_argument(format!(
-                "Store(max_bytes) must be at least {}, got {}",
-                byte_size::describe(least),
-                byte_size::describe(given)
-            )));
-        }
+    pub fn open(options: StoreOptions, disk: Arc<dyn Disk>) -> reverb_base::Result<Self> {
+        options.check()?;
         let directory = Directory::open(&options.path, disk)?;
-        let shared = Arc::new(Shared {
-            files: Mutex::new(DataFiles::new(directory.first_number)),
-            options,
-            directory,
-            queue: Mutex::default(),
-            served: Condvar::new(),
-            counts: Arc::default(),
-            waker: Arc::new(Waker::new()),
-            budget: AtomicU64::new(0),
-        });
-        shared.room();
+        let shared = Arc::new(Shared::new(options, directory));
         let writing = shared.clone();
         let thread = std::thread::Builder::new().name("reverb-store".to_owned());
         let started = thread.spawn(move || {
@@ -178,11 +176,7 @@ impl Store {
     /// The files whose payloads are to be moved out now: the emptiest, above 30 % of garbage, or
     /// of any garbage while the budget is nearly used up.
     pub fn to_empty(&self) -> FilesToEmpty {
-        let budget = self.shared.budget.load(Relaxed);
-        let scarce = (budget / 20).max(3 * self.shared.file_bytes());
-        let mut files = self.shared.files.lock();
-        let room = budget.saturating_sub(files.sizes().used());
-        files.choose(if room < scarce { budget / 20 } else { 0 }, room)
+        self.shared.to_empty()
     }
 
     /// State and counts.
@@ -243,6 +237,21 @@ impl Drop for Store {
 }
 
 impl Shared {
+    pub(crate) fn new(options: StoreOptions, directory: Directory) -> Self {
+        let shared = Self {
+            files: Mutex::new(DataFiles::new(directory.first_number)),
+            options,
+            directory,
+            queue: Mutex::default(),
+            served: Condvar::new(),
+            counts: Arc::default(),
+            waker: Arc::new(Waker::new()),
+            budget: AtomicU64::new(0),
+        };
+        shared.room();
+        shared
+    }
+
     pub(crate) fn used_bytes(&self) -> u64 {
         self.files.lock().sizes().used()
     }
@@ -253,6 +262,12 @@ impl Shared {
         let least = self.options.min_file_bytes;
         let few = (all / 16).clamp(least, FILE_BYTES.max(least));
         few.max((all / 64).min(MAX_FILE_BYTES))
+    }
+
+    /// Room that is left for emptying a file, which needs some for what lives in it.
+    pub(crate) fn kept_back(&self) -> u64 {
+        let file_bytes = self.file_bytes();
+        file_bytes + file_bytes / 4
     }
 
     /// Most bytes of one write, a small part of a file.
@@ -272,5 +287,43 @@ impl Shared {
         });
         self.budget.store(budget, Relaxed);
         budget.saturating_sub(used)
+    }
+
+    /// The files whose payloads are to be moved out now.
+    pub(crate) fn to_empty(&self) -> FilesToEmpty {
+        let budget = self.budget.load(Relaxed);
+        let scarce = (budget / 20).max(3 * self.file_bytes());
+        let mut files = self.files.lock();
+        let room = budget.saturating_sub(files.sizes().used());
+        files.choose(if room < scarce { budget / 20 } else { 0 }, room)
+    }
+
+    /// Deletes data files.
+    pub(crate) fn delete(&self, numbers: Vec<u32>) {
+        for number in numbers {
+            let path = self.directory.file(FileKind::Data, number);
+            if self.directory.delete(&path, &self.counts) {
+                self.files.lock().remove(number);
+                self.queue.lock().retry_if_full();
+            }
+        }
+    }
+
+    /// Brings names to the disk.
+    pub(crate) fn sync_directory(&self) -> Written {
+        let path = &self.directory.path;
+        let synced = self.directory.disk.sync_directory(path);
+        synced.map_err(|error| self.failed_at("sync", path.clone(), error))
+    }
+
+    /// A call on a data file has failed.
+    pub(crate) fn failed(&self, call: &'static str, number: u32, error: io::Error) -> Refusal {
+        self.failed_at(call, self.directory.file(FileKind::Data, number), error)
+    }
+
+    /// A call on a path has failed.
+    pub(crate) fn failed_at(&self, call: &'static str, path: PathBuf, error: io::Error) -> Refusal {
+        self.counts.add_error(call, &error);
+        Refusal::Failed { call, path, error }
     }
 }

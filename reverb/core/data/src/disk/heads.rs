@@ -4,13 +4,15 @@
 use std::mem::size_of_val;
 use std::sync::Arc;
 
+use reverb_base::error::{Error, Result};
 use smallvec::SmallVec;
 
 use crate::account::allocated_bytes;
 use crate::chunk::Chunk;
 use crate::dtype::DType;
+use crate::proto_bytes::{Reader, put_varint};
 use crate::templates::recent_cache::RecentCache;
-use crate::tensor::Shape;
+use crate::tensor::{Shape, Tensor};
 use crate::tensor_head::TensorHead;
 
 /// A chunk with more tensors stays in memory for good: their heads could take more than its values.
@@ -19,7 +21,7 @@ const MAX_TENSORS: usize = 1024;
 /// Heads of all tensors of a chunk. The number of rows lies in the chunk, so that lengths make no
 /// new ones.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Heads(Box<[Head]>);
+pub struct Heads(Box<[Head]>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Head {
@@ -30,6 +32,56 @@ struct Head {
 }
 
 impl Heads {
+    /// Appends them as varints: the number of tensors, and of each its dtype, rank, shape of a row,
+    /// and 0 or one more than its rows.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.0.len() as u64);
+        for Head { dtype, row_shape, num_rows } in &self.0 {
+            put_varint(out, dtype.number() as u64);
+            put_varint(out, row_shape.len() as u64);
+            for &dim in row_shape {
+                put_varint(out, dim as u64);
+            }
+            put_varint(out, num_rows.map_or(0, |rows| rows as u64 + 1));
+        }
+    }
+
+    /// Reads what `put` has written.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for other bytes or too many tensors.
+    pub fn parse(bytes: &[u8]) -> Result<Arc<Self>> {
+        let mut reader = Reader::new(bytes);
+        let number = reader.length()?;
+        let mut heads = Vec::new();
+        for _ in 0..number {
+            let dtype = i32::try_from(reader.varint()?).unwrap_or(-1);
+            let dtype = DType::from_number(dtype)?;
+            let rank = reader.length()?;
+            let row_shape = (0..rank).map(|_| reader.length()).collect::<Result<Shape>>()?;
+            let num_rows = reader.length()?.checked_sub(1);
+            if heads.len() == MAX_TENSORS {
+                return Err(Error::invalid_argument("heads have too many tensors"));
+            }
+            heads.push(Head { dtype, row_shape, num_rows });
+        }
+        if !reader.is_empty() {
+            return Err(Error::invalid_argument("heads are longer than their tensors"));
+        }
+        Ok(Arc::new(Self(heads.into())))
+    }
+
+    /// Returns true if tensors of these sizes can be in memory, the first with `num_rows`.
+    pub(super) fn can_have(&self, num_rows: u32) -> bool {
+        self.0.iter().all(|Head { dtype, row_shape, num_rows: own }| {
+            let rows = own.unwrap_or(num_rows as usize).max(1);
+            let elements = Tensor::num_elements(row_shape).and_then(|n| n.checked_mul(rows));
+            let bytes = elements.and_then(|n| n.checked_mul(dtype.size().max(1)));
+            bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok())
+        })
+    }
+
     /// Number of tensors.
     pub(super) fn len(&self) -> usize {
         self.0.len()

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
+use super::Recorded;
 use super::data_file::{DataFile, PAYLOAD_ALIGNMENT, Place};
 use super::heads::{Heads, HeadsCache};
 use crate::account::allocated_bytes;
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, SequenceRange};
 use crate::tensor_head::TensorHead;
 
-/// Smaller payloads stay in memory: what is known of a payload on disk takes 128 bytes.
+/// Smaller payloads stay in memory: what is known of a payload on disk takes 144 bytes.
 const MAX_SMALL_PAYLOAD_BYTES: usize = 1024;
 
 /// What a disk chunk knows of its payload. Millions of these are in memory, so every field has its
@@ -42,9 +43,14 @@ struct Whereabouts {
     /// Position in the file, in units of `PAYLOAD_ALIGNMENT`.
     position: u32,
     crc: u32,
+    recorded: Recorded,
 }
 
 impl Whereabouts {
+    fn new(plain: Option<Chunk>) -> Self {
+        Self { plain, file: None, position: 0, crc: 0, recorded: Recorded::default() }
+    }
+
     fn place(&self) -> Option<Place> {
         let file = Arc::clone(self.file.as_ref()?);
         Some(Place { file, offset: u64::from(self.position) * PAYLOAD_ALIGNMENT, crc: self.crc })
@@ -74,13 +80,29 @@ impl DiskPayload {
             plain_bytes,
             counts_heads: found.is_new,
             is_lost: AtomicBool::new(false),
-            whereabouts: Mutex::new(Whereabouts {
-                plain: Some(plain.clone()),
-                file: None,
-                position: 0,
-                crc: 0,
-            }),
+            whereabouts: Mutex::new(Whereabouts::new(Some(plain.clone()))),
         })
+    }
+
+    /// A payload of this length that is on disk; its place is set next.
+    pub(super) fn on_disk(
+        range: SequenceRange,
+        heads: Arc<Heads>,
+        num_rows: u32,
+        len: u32,
+        counts_heads: bool,
+    ) -> Self {
+        let plain_bytes = Chunk::bytes_of_plain(len as usize);
+        Self {
+            episode_id: range.episode_id,
+            heads,
+            num_rows,
+            len,
+            plain_bytes: u32::try_from(plain_bytes).unwrap_or(u32::MAX),
+            counts_heads,
+            is_lost: AtomicBool::new(false),
+            whereabouts: Mutex::new(Whereabouts::new(None)),
+        }
     }
 
     /// Length of the payload.
@@ -126,6 +148,14 @@ impl DiskPayload {
 
     pub(super) fn place(&self) -> Option<Place> {
         self.whereabouts.lock().place()
+    }
+
+    pub(super) fn recorded(&self) -> Recorded {
+        self.whereabouts.lock().recorded
+    }
+
+    pub(super) fn set_recorded(&self, recorded: Recorded) {
+        self.whereabouts.lock().recorded = recorded;
     }
 
     pub(super) fn set_place(&self, Place { file, offset, crc }: Place) {

@@ -186,7 +186,7 @@ proptest! {
 }
 
 #[test]
-fn a_chunk_on_disk_takes_128_bytes() {
+fn a_chunk_on_disk_takes_144_bytes() {
     let mut cache = HeadsCache::default();
     let chunks = [1, 2].map(|key| {
         let plain = frame(key);
@@ -199,8 +199,8 @@ fn a_chunk_on_disk_takes_128_bytes() {
         "a disk chunk takes {} bytes beside its payload, the first of them {}",
         own[1], own[0]
     );
-    assert_eq!(own[1], 64 + 64, "header and box");
-    assert_eq!(allocated_bytes(size_of::<DiskPayload>()), 64);
+    assert_eq!(own[1], 64 + 80, "header and box");
+    assert_eq!(allocated_bytes(size_of::<DiskPayload>()), 80);
     assert_eq!(own[0], own[1] + chunks[0].disk().unwrap().heads().0.bytes(), "with the heads");
     assert!(own[0] < own[1] + 200);
 }
@@ -565,4 +565,38 @@ fn accounts_are_right_while_threads_forget_and_read_payloads() {
         accounts.end();
         assert_eq!(file.file.live_bytes(), 0);
     }
+}
+
+#[test]
+fn a_chunk_is_made_of_its_place_again() {
+    let mut cache = HeadsCache::default();
+    let shapes = [(DType::UInt8, vec![4, 999]), (DType::Float32, vec![7]), (DType::Bool, vec![0])];
+    let plain = chunk(5, &shapes, true, true);
+    let disk = Chunk::on_disk(&plain, &mut cache).unwrap();
+    let (heads, num_rows) = disk.heads().unwrap();
+    let mut bytes = Vec::new();
+    heads.put(&mut bytes);
+    let parsed = Heads::parse(&bytes).unwrap();
+    assert_eq!(*parsed, **heads);
+    for end in 0..bytes.len() {
+        assert!(Heads::parse(&bytes[..end]).is_err(), "{end}");
+    }
+    assert!(Heads::parse(&[&bytes[..], &[0]].concat()).is_err());
+    let head = (plain.key(), plain.range(), plain.is_delta_encoded());
+    let written = Written::new(1);
+    written.write(&disk);
+    let place = disk.place().unwrap();
+    let len = plain.payload_len() as u32;
+    let again = Chunk::at_place(head, (&parsed, num_rows), len, place.clone()).unwrap();
+    assert!(again.resident().is_none() && again.load().unwrap().has_payload_of(&plain));
+    assert_eq!(again.range(), plain.range());
+    assert_eq!(again.payload_bytes(), again.load().unwrap().bytes());
+    assert_eq!(place.file.live_bytes(), 2 * u64::from(len).next_multiple_of(8));
+    let recorded = Recorded { id: 7, log: 1, base: 2 };
+    again.set_recorded(recorded);
+    assert_eq!((again.recorded(), plain.recorded()), (Some(recorded), None));
+    // A row of 2^60 elements.
+    let huge = Heads::parse(&[1, 1, 2, 128, 128, 128, 128, 4, 128, 128, 128, 128, 4, 0]).unwrap();
+    assert!(Chunk::at_place(head, (&huge, 1), len, place.clone()).is_some());
+    assert!(Chunk::at_place(head, (&huge, 9), len, place).is_none());
 }

@@ -4,11 +4,15 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests may")]
 
 mod chunks;
+mod crashes;
+mod damage;
 mod directory;
 mod failing;
 mod forked;
 mod garbage;
+mod journal;
 mod random;
+mod tables;
 mod writing;
 
 use std::path::Path;

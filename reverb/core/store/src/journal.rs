@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A journal: tables that survive their process.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::{Chunk, DataFile};
+use reverb_files::Disk;
+
+use crate::appender::Appender;
+use crate::base::Base;
+use crate::changes::{Changes, Note};
+use crate::data_files::FilesToEmpty;
+use crate::directory::Directory;
+use crate::frame::{FrameHead, FrameKind, Records};
+use crate::head::{FileKind, HEAD_BYTES, nanoseconds};
+use crate::listing::{Listing, is_ours, open};
+use crate::log::{Log, LogEnd};
+use crate::open_file::OpenFile;
+use crate::queue::{Refusal, Task, Written};
+use crate::record::{MAX_NOTES, put_notes};
+use crate::recovered::Recovered;
+use crate::recovery::{self, Found};
+use crate::replay::{Needed, Replay};
+use crate::store::{Shared, StoreOptions};
+
+/// Ids that a lost commit may have used.
+const SKIPPED_IDS: u64 = 1 << 32;
+
+/// Log bytes for which a base is not made.
+const MIN_LOG_BYTES: u64 = 64 << 20;
+
+/// A journal in a directory. One thread writes it.
+///
+/// A commit is on disk when `commit` returns. After an error nothing is lost, and the same commit
+/// is to be given again: it goes to new files.
+#[derive(Debug)]
+pub struct Journal {
+    shared: Arc<Shared>,
+    appender: Appender,
+    /// Chunks that the appender has, by identity.
+    appended: HashSet<usize>,
+    /// `None` after a failure.
+    log: Option<Log>,
+    log_end: LogEnd,
+    base: Option<Base>,
+    /// Number of the newest base, its bytes, and those of the log since it began.
+    newest_base: u32,
+    base_bytes: u64,
+    log_bytes: u64,
+    /// Logs and bases that are there.
+    files: Vec<(FileKind, u32)>,
+    next_id: u64,
+    commit: u64,
+    /// When it was made, in nanoseconds.
+    at: u64,
+    notes: VecDeque<Note>,
+    /// Data files that nothing referred to when the last commit was on disk.
+    dead: Vec<u32>,
+}
+
+/// A commit that is on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// Its number.
+    pub commit: u64,
+    /// When it was made.
+    pub at: SystemTime,
+}
+
+impl Journal {
+    /// Takes the directory for this process, makes it if it is missing, and recovers the last
+    /// commit.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a budget that is too small. `FailedPrecondition` if the path is no
+    /// directory, cannot be written or locked, is in use, or was written by a newer release.
+    /// `DataLoss` if something that was on disk is damaged or missing; nothing is deleted then.
+    pub fn open(options: StoreOptions, disk: Arc<dyn Disk>) -> Result<(Self, Recovered)> {
+        options.check()?;
+        let (mut directory, listing) = Directory::open_journal(&options.path, disk)?;
+        let found = recovery::find(&directory, &listing)?;
+        let is_new = found.is_none();
+        let found = found.unwrap_or_else(|| Found {
+            replay: Replay::new(),
+            base: 0,
+            log_end: LogEnd { number: 0, end: 0 },
+            commit: 0,
+            at: nanoseconds(SystemTime::now()),
+            last: None,
+            dropped_bytes: 0,
+        });
+        directory.first_number = listing.next_number.max(found.replay.next_number);
+        let shared = Arc::new(Shared::new(options, directory));
+        let (base, log_end, commit, at) = (found.base, found.log_end, found.commit, found.at);
+        let mut journal = Self {
+            appender: Appender::default(),
+            appended: HashSet::new(),
+            log: None,
+            log_end,
+            base: None,
+            newest_base: base,
+            base_bytes: 0,
+            log_bytes: 0,
+            files: Vec::new(),
+            next_id: found.replay.next_id.saturating_add(if is_new { 0 } else { SKIPPED_IDS }),
+            commit,
+            at,
+            notes: found.replay.notes.clone(),
+            dead: Vec::new(),
+            shared,
+        };
+        let (last, dropped_bytes) = (found.last, found.dropped_bytes);
+        let mut needed = HashMap::new();
+        let tables = found.replay.into_tables(|number| journal.need(&mut needed, number));
+        let tables = tables.map_err(|error| {
+            let path = journal.shared.directory.path.display();
+            let text = format!("store {path}: {}: reverb store repair {path}", error.message());
+            Error::data_loss(text)
+        })?;
+        journal.start(last, &listing, &needed, is_new)?;
+        let (at, notes) = (UNIX_EPOCH + Duration::from_nanos(at), journal.notes.clone().into());
+        Ok((journal, Recovered { commit, at, tables, notes, dropped_bytes }))
+    }
+
+    /// Opens a data file that an item needs.
+    fn need(&self, needed: &mut HashMap<u32, Needed>, number: u32) -> Result<Needed> {
+        if let Some(found) = needed.get(&number) {
+            return Ok(found.clone());
+        }
+        let path = self.shared.directory.file(FileKind::Data, number);
+        let found = open(&self.shared.directory, FileKind::Data, number);
+        let (file, len) = found.map_err(|error| {
+            Error::data_loss(format!("{}, which cannot be opened: {error}", path.display()))
+        })?;
+        let (counts, waker) = (self.shared.counts.clone(), self.shared.waker.clone());
+        let open = OpenFile { file, counts, waker };
+        let data: Arc<DataFile> = DataFile::new(number, path, Box::new(open));
+        let mut files = self.shared.files.lock();
+        files.add(&data);
+        files.set_bytes(number, len.saturating_sub(HEAD_BYTES as u64));
+        files.close(number);
+        needed.insert(number, (data.clone(), len));
+        Ok((data, len))
+    }
+
+    /// Begins a log, with the last frame that was found. So what was recovered is on disk before
+    /// anything is deleted.
+    fn start(
+        &mut self,
+        last: Option<(FrameHead, Vec<u8>)>,
+        listing: &Listing,
+        needed: &HashMap<u32, Needed>,
+        is_new: bool,
+    ) -> Result<()> {
+        let shared = self.shared.clone();
+        let (commit, at) = (self.commit, self.at);
+        self.create_log(|random| {
+            let records = last.map(|(head, records)| Records::of(&head, &records));
+            let seal = |it: Records| it.seal(random, FrameKind::Commit, commit, commit - 1, at);
+            records.map(seal).unwrap_or_default()
+        })?;
+        if is_new {
+            self.create_base()?;
+            self.end_base()?;
+        }
+        let directory = &shared.directory;
+        for path in &listing.parts {
+            directory.delete(path, &shared.counts);
+        }
+        for (kind, files) in [(FileKind::Log, &listing.logs), (FileKind::Base, &listing.bases)] {
+            for (&number, head) in files {
+                if head.is_some() && !is_new {
+                    self.files.push((kind, number));
+                } else if is_ours(directory, kind, number) {
+                    directory.delete(&directory.file(kind, number), &shared.counts);
+                }
+            }
+        }
+        for &number in listing.data.keys() {
+            if needed.contains_key(&number) {
+                continue;
+            }
+            let path = directory.file(FileKind::Data, number);
+            if is_ours(directory, FileKind::Data, number) {
+                directory.delete(&path, &shared.counts);
+            } else {
+                tracing::warn!("store: {} is not of this store, so it stays", path.display());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes payloads that have no place, without waiting for the disk. The next commit brings
+    /// them there. Chunks that have a place, or stay in memory, are left.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the disk fails.
+    pub fn write<'a>(&mut self, chunks: impl IntoIterator<Item = &'a Chunk>) -> Result<()> {
+        Ok(self.append(chunks, Task::Write).inspect_err(|_| self.give_up())?)
+    }
+
+    /// Brings a commit to the disk: payloads, then records.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the disk fails. The same changes are to be given again, and go to new
+    /// files.
+    pub fn commit(&mut self, changes: &Changes) -> Result<Committed> {
+        Ok(self.try_commit(changes).inspect_err(|_| self.give_up())?)
+    }
+
+    fn try_commit(&mut self, changes: &Changes) -> Written<Committed> {
+        self.put_payloads(changes)?;
+        let shared = self.shared.clone();
+        if self.log.is_none() {
+            self.create_log(|_| Vec::new())?;
+        }
+        let log = self.log.as_mut().expect("it was created");
+        let mut records = Records::new();
+        log.recorder.put(&mut records, changes, &mut self.next_id);
+        put_notes(&mut records, &changes.notes);
+        let at = nanoseconds(SystemTime::now()).max(self.at + 1);
+        let next = self.commit + 1;
+        let frame = records.seal(&log.random, FrameKind::Commit, next, self.commit, at);
+        log.append(&shared, &frame)?;
+        self.log_end = log.end();
+        self.log_bytes += frame.len() as u64;
+        (self.commit, self.at) = (next, at);
+        self.notes.extend(changes.notes.iter().cloned());
+        let num_notes = self.notes.len();
+        self.notes.drain(..num_notes.saturating_sub(MAX_NOTES));
+        self.delete_dead();
+        Ok(Committed { commit: next, at: UNIX_EPOCH + Duration::from_nanos(at) })
+    }
+
+    /// Brings the payloads of changes to the disk.
+    fn put_payloads(&mut self, changes: &Changes) -> Written {
+        for table in &changes.tables {
+            self.append(table.items.chunks(), Task::Write)?;
+        }
+        self.append(&changes.moved, Task::Move)?;
+        self.appender.flush(&self.shared)?;
+        self.appender.sync(&self.shared)?;
+        self.appender.set_places();
+        self.appended.clear();
+        Ok(())
+    }
+
+    fn append<'a>(&mut self, chunks: impl IntoIterator<Item = &'a Chunk>, task: Task) -> Written {
+        for chunk in chunks {
+            if !chunk.is_disk_chunk() || self.appended.contains(&chunk.identity()) {
+                continue;
+            }
+            let plain = match (chunk.place(), task) {
+                (None, _) => chunk.resident(),
+                (Some(place), Task::Move) => {
+                    let is_moved = self.shared.files.lock().chosen().contains(&place);
+                    // Who finds it lost tells of it.
+                    if is_moved { chunk.load().ok() } else { None }
+                }
+                _ => None,
+            };
+            if let Some(plain) = plain {
+                self.appender.push(&self.shared, chunk.clone(), &plain.payload(), task)?;
+                self.appended.insert(chunk.identity());
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the files that are written. What they have beyond the last commit does not count.
+    fn give_up(&mut self) {
+        self.appender.give_up(&self.shared, true);
+        self.appended.clear();
+        self.log = None;
+    }
+
+    fn create_log(&mut self, first: impl FnOnce(&[u8; 16]) -> Vec<u8>) -> Written {
+        let number = self.shared.files.lock().take_number();
+        self.files.push((FileKind::Log, number));
+        let log = Log::create(&self.shared, number, self.log_end, first)?;
+        self.log_end = log.end();
+        self.log = Some(log);
+        Ok(())
+    }
+
+    /// Deletes files that were dead when the commit before was on disk: what referred to them was
+    /// removed before this one, which is on disk too.
+    fn delete_dead(&mut self) {
+        let dead = self.shared.files.lock().dead();
+        self.shared.delete(std::mem::replace(&mut self.dead, dead));
+    }
+
+    /// Begins a base of the last commit, and a log for those that follow. Its parts are the items
+    /// that were there at that commit.
+    ///
+    /// # Errors
+    ///
+    /// As `commit`. There is no base then.
+    pub fn begin_base(&mut self) -> Result<()> {
+        self.abandon_base();
+        self.create_log(|_| Vec::new()).inspect_err(|_| self.give_up())?;
+        Ok(self.create_base()?)
+    }
+
+    /// Creates the base with the number of the log that has just begun.
+    fn create_base(&mut self) -> Written {
+        let (number, commit) = (self.log_end.number, (self.commit, self.at));
+        self.base = Some(Base::create(&self.shared, number, commit, self.notes.clone())?);
+        self.log_bytes = 0;
+        Ok(())
+    }
+
+    /// Writes a part of the base. Changes of a base have settings and items.
+    ///
+    /// # Errors
+    ///
+    /// As `commit`. There is no base then. `FailedPrecondition` if there is none.
+    pub fn put_part(&mut self, part: &Changes) -> Result<()> {
+        self.put_payloads(part).inspect_err(|_| self.give_up())?;
+        let mut base = self.take_base()?;
+        base.put(&self.shared, part, &mut self.next_id)
+            .inspect_err(|_| base.delete(&self.shared))?;
+        self.base = Some(base);
+        Ok(())
+    }
+
+    /// Ends the base, and deletes the bases and logs that are older than the one before.
+    ///
+    /// # Errors
+    ///
+    /// As `put_part`.
+    pub fn end_base(&mut self) -> Result<()> {
+        let mut base = self.take_base()?;
+        let finished = base.finish(&self.shared, self.next_id);
+        self.base_bytes = finished.inspect_err(|_| base.delete(&self.shared))?;
+        let kept_from = std::mem::replace(&mut self.newest_base, base.number);
+        self.files.push((FileKind::Base, base.number));
+        let directory = &self.shared.directory;
+        self.files.retain(|&(kind, number)| {
+            number >= kept_from
+                || !directory.delete(&directory.file(kind, number), &self.shared.counts)
+        });
+        Ok(())
+    }
+
+    fn take_base(&mut self) -> Result<Base> {
+        self.base.take().ok_or_else(|| {
+            Error::failed_precondition(
+                "there is no base: its last part has failed, or it has ended",
+            )
+        })
+    }
+
+    /// Deletes the base that is not finished, if there is one.
+    pub fn abandon_base(&mut self) {
+        if let Some(base) = self.base.take() {
+            base.delete(&self.shared);
+        }
+    }
+
+    /// Returns true if its files have nearly as many bytes as they may, so that inserts have to
+    /// wait. What it is given is written nevertheless.
+    pub fn is_full(&self) -> bool {
+        let others = self.log_bytes + 2 * self.base_bytes;
+        self.shared.room() < self.shared.kept_back() + others
+    }
+
+    /// Returns true if the log has become so long that a base is due.
+    pub fn wants_base(&self) -> bool {
+        self.base.is_none() && self.log_bytes > self.base_bytes.max(MIN_LOG_BYTES)
+    }
+
+    /// The files whose payloads are to be moved out now; see `Store::to_empty`.
+    pub fn to_empty(&self) -> FilesToEmpty {
+        self.shared.to_empty()
+    }
+
+    /// The last commit; 0 if there is none.
+    pub fn last_commit(&self) -> u64 {
+        self.commit
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // A forked child has neither the lock nor the files.
+        if self.shared.waker.is_mine() {
+            self.shared.directory.unlock();
+        }
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Full => Self::resource_exhausted(
+                "The store is full: its files have as many bytes as Store(max_bytes) allows.",
+            ),
+            Refusal::Failed { call, path, error } => Self::new(
+                ErrorKind::Unavailable,
+                format!("The store cannot {call} {}: {error}.", path.display()),
+            ),
+        }
+    }
+}
