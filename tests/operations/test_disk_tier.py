@@ -209,3 +209,18 @@ def test_a_full_disk_budget_removes_the_oldest_items(tmp_path):
 def test_a_store_needs_a_limit_of_the_memory(tmp_path):
     with pytest.raises(InvalidArgumentError, match="needs max_bytes of the Server"):
         serve(tmp_path / "store", max_bytes=None)
+
+
+def test_an_item_larger_than_memory_leaves_it_and_costs_no_other(tmp_path):
+    selectors = [reverb.selectors.Fifo() for _ in range(2)]
+    large = reverb.Table("large", *selectors, 1, reverb.rate_limiters.MinSize(1))
+    with serve(tmp_path / "store", uniform(), large) as server:
+        client = client_of(server)
+        fill(client)
+        noise = np.random.default_rng(1).integers(0, 256, (40, 2**20), np.uint8)
+        client.insert_sequence([noise], {"large": 1.0})
+        wait_until(lambda: server.status().memory.total < 16 * 2**20)
+        fill(client, 500)
+        tables = server.status().tables
+        assert (tables["t"].removed.bytes, tables["t"].items) == (0, FRAMES + 500)
+        assert (client.sample_batch("large", 1).data[0][0] == noise).all()

@@ -217,7 +217,7 @@ impl Transport for LocalTransport {
         Box::pin(async {
             let running = self.service.get_for_stream()?;
             let open = running.open_local(StreamKind::Insert);
-            let adopter = LocalAdopter::new(running.memory.tier.is_some());
+            let adopter = running.memory.adopter_of_writer();
             let (sender, confirmations) = mpsc::unbounded_channel();
             let confirm: Arc<dyn Confirm> =
                 Arc::new(Confirmer { sender, stop: self.service.stop.clone() });

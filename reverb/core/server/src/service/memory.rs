@@ -27,7 +27,7 @@ use crate::observe::diagnosis::FullServer;
 use crate::observe::status::number;
 use crate::observe::streams::Stream;
 use crate::service::held_chunks::{HoldingStream, HoldingStreams};
-use crate::service::store::Tier;
+use crate::service::store::{LocalAdopter, Tier};
 use crate::service::throttle::{HOURLY, Throttle};
 
 const REMOVE_FROM_PERCENT: u64 = 90;
@@ -125,6 +125,12 @@ impl Memory {
             removal: Mutex::default(),
             tier,
         })
+    }
+
+    /// Makes disk chunks of the chunks of a writer of this process; without a store they stay as they
+    /// are.
+    pub(crate) fn adopter_of_writer(&self) -> LocalAdopter {
+        self.tier.as_ref().map_or_else(LocalAdopter::default, |tier| tier.adopter_of_writer())
     }
 
     /// Bytes that a stream may send before they are read. Blocked streams' bytes are not counted,

@@ -23,6 +23,7 @@ use reverb_store::Store;
 use reverb_wire::generated::reverb::StoreStatus;
 use tokio::runtime::Handle;
 
+use adopt::AllPairs;
 use adopt::LoadAdopter;
 pub(crate) use adopt::{Adopter, LocalAdopter};
 use reading::Reading;
@@ -53,6 +54,7 @@ pub(crate) struct Tier {
     account: ServerAccount,
     reading: Reading,
     signal: Arc<SweepSignal>,
+    pairs: Arc<AllPairs>,
     sweep: Mutex<Option<JoinHandle<()>>>,
     /// The process that has the threads; its children do not.
     generation: usize,
@@ -89,6 +91,7 @@ impl Tier {
             account: ServerAccount::open(),
             reading: Reading::new(runtime.clone()),
             signal: Arc::default(),
+            pairs: Arc::default(),
             sweep: Mutex::default(),
             generation: generation(),
         })))
@@ -97,6 +100,11 @@ impl Tier {
     /// Makes disk chunks of the chunks of a checkpoint, for a server of `max_bytes`.
     pub(crate) fn adopter_of_load(&self, max_bytes: u64) -> LoadAdopter<'_> {
         LoadAdopter::new(&self.store, &self.account, max_bytes)
+    }
+
+    /// Makes disk chunks of the chunks of a writer of this process.
+    pub(crate) fn adopter_of_writer(&self) -> LocalAdopter {
+        self.pairs.adopter()
     }
 
     /// Begins to bring payloads of these tables to the disk.
@@ -109,6 +117,7 @@ impl Tier {
             signal: Arc::clone(&self.signal),
             memory: Arc::clone(memory),
             store: Arc::clone(&self.store),
+            pairs: Arc::clone(&self.pairs),
             tables: tables.to_vec(),
             next: (0, 0),
             kept_bytes: 0,

@@ -40,10 +40,10 @@ impl Shard for LocalTransport {
 
     fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>> {
         Box::pin(async {
-            let has_store = self.service.get_for_stream()?.memory.tier.is_some();
+            let adopter = self.service.get_for_stream()?.memory.adopter_of_writer();
             let sink = LocalTransferSink {
                 service: self.service.clone(),
-                adopter: LocalAdopter::new(has_store),
+                adopter,
                 done: TransferResponse::default(),
                 failure: None,
             };

@@ -2,8 +2,10 @@
 //! Where chunks come into a server with a store: large ones become disk chunks.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use reverb_base::{Error, Result};
 use reverb_data::{Chunk, ChunkMaker, HeadsCache, NewItem, ServerAccount, Trajectory};
 use reverb_store::Store;
@@ -107,10 +109,37 @@ impl<'a> LoadAdopter<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct LocalAdopter {
     adopter: Adopter,
+    pairs: Arc<Mutex<Pairs>>,
+}
+
+#[derive(Debug, Default)]
+struct Pairs {
     /// The writer's chunk and the server's, by the identity of the writer's. Both live as long as
     /// the entry, so the identity is not used again meanwhile.
-    pairs: HashMap<usize, (Chunk, Chunk)>,
+    chunks: HashMap<usize, (Chunk, Chunk)>,
     new_bytes: usize,
+}
+
+/// The pairs of all writers of the process. They keep payloads in memory, which the sweep cannot
+/// forget.
+#[derive(Debug, Default)]
+pub(crate) struct AllPairs(Mutex<Vec<Weak<Mutex<Pairs>>>>);
+
+impl AllPairs {
+    /// An adopter whose pairs are among these.
+    pub(crate) fn adopter(&self) -> LocalAdopter {
+        let made = LocalAdopter { adopter: Adopter::new(true), ..LocalAdopter::default() };
+        let mut all = self.0.lock();
+        all.retain(|pairs| pairs.strong_count() > 0);
+        all.push(Arc::downgrade(&made.pairs));
+        made
+    }
+
+    /// Drops pairs that nobody needs any more.
+    pub(crate) fn clean(&self) {
+        let all: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        all.iter().for_each(|pairs| pairs.lock().clean());
+    }
 }
 
 /// The writer's chunks of the disk chunks that items got, by the identity of the disk chunk.
@@ -118,10 +147,6 @@ pub(crate) struct LocalAdopter {
 pub(crate) struct Adopted(HashMap<usize, Chunk>);
 
 impl LocalAdopter {
-    pub(crate) fn new(has_store: bool) -> Self {
-        Self { adopter: Adopter::new(has_store), ..Self::default() }
-    }
-
     /// Gives items the server's chunks.
     pub(crate) fn adopt<'a>(
         &mut self,
@@ -138,7 +163,8 @@ impl LocalAdopter {
 
     /// The server's chunk; `None` if it is the same.
     fn chunk(&mut self, own: &Chunk, adopted: &mut Adopted) -> Option<Chunk> {
-        if let Some((own, ours)) = self.pairs.get(&own.identity()) {
+        let mut pairs = self.pairs.lock();
+        if let Some((own, ours)) = pairs.chunks.get(&own.identity()) {
             adopted.0.insert(ours.identity(), own.clone());
             return Some(ours.clone());
         }
@@ -146,20 +172,22 @@ impl LocalAdopter {
         if !ours.is_disk_chunk() {
             return None;
         }
-        self.new_bytes += own.payload_len();
-        if self.new_bytes > BYTES_BETWEEN_CLEANINGS {
-            self.new_bytes = 0;
-            self.clean();
+        pairs.new_bytes += own.payload_len();
+        if pairs.new_bytes > BYTES_BETWEEN_CLEANINGS {
+            pairs.new_bytes = 0;
+            pairs.clean();
         }
-        self.pairs.insert(own.identity(), (own.clone(), ours.clone()));
+        pairs.chunks.insert(own.identity(), (own.clone(), ours.clone()));
         adopted.0.insert(ours.identity(), own.clone());
         Some(ours)
     }
+}
 
+impl Pairs {
     /// Drops pairs whose plain chunk only the map and the disk chunk hold: no writer can send them
     /// again.
     fn clean(&mut self) {
-        self.pairs.retain(|_, (own, ours)| {
+        self.chunks.retain(|_, (own, ours)| {
             let is_resident = ours.resident().is_some();
             own.reference_count() > 1 + usize::from(is_resident)
         });

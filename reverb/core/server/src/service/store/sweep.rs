@@ -16,6 +16,7 @@ use reverb_data::{Chunk, WhenFull};
 use reverb_engine::Table;
 use reverb_store::{FilesToEmpty, Store};
 
+use super::adopt::AllPairs;
 use crate::service::memory::Memory;
 
 /// Payloads leave memory from this part of the limit on, down to the second.
@@ -107,6 +108,7 @@ pub(crate) struct Sweep {
     pub(crate) signal: Arc<SweepSignal>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) store: Arc<Store>,
+    pub(crate) pairs: Arc<AllPairs>,
     pub(crate) tables: Vec<Arc<Table>>,
     /// Table and entry where the next piece begins.
     pub(crate) next: (usize, usize),
@@ -159,6 +161,7 @@ impl Sweep {
             self.empty_files();
             // What waits for the disk would be found again.
             while self.store.waiting_bytes() > 0 && self.signal.rest(BRIEF) {}
+            self.pairs.clean();
             // The first table may have been visited from the middle on.
             if ends > self.tables.len() && !self.remove_items_of_full_disk() {
                 return false;
