@@ -212,6 +212,12 @@ impl Client {
         })
     }
 
+    /// Returns true if the server is in this process now.
+    pub(crate) fn is_local(&self) -> PyResult<bool> {
+        let connector = self.connector().or_raise()?;
+        Ok(matches!(connector, AddressConnector::Servers(servers) if servers.is_local()))
+    }
+
     /// Makes a small call: `Reset`, `Status` and others of `wire/calls.rs`. Takes and returns
     /// serialized messages.
     #[pyo3(signature = (name, request, timeout_s=None))]

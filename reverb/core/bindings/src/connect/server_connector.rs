@@ -53,6 +53,11 @@ impl ServerConnector {
         }
     }
 
+    /// Returns true if a server of this process listens at the address now.
+    pub(crate) fn is_local(&self) -> bool {
+        self.local().is_some()
+    }
+
     /// A server of this process is a single one, and an address that was never reached is not known
     /// to be several.
     pub(crate) fn has_several_servers(&self) -> bool {

@@ -127,8 +127,8 @@ impl Memory {
         })
     }
 
-    /// Makes disk chunks of the chunks of a writer of this process; without a store they stay as they
-    /// are.
+    /// Makes disk chunks of the chunks of a writer of this process. Without a store they stay as
+    /// they are.
     pub(crate) fn adopter_of_writer(&self) -> LocalAdopter {
         self.tier.as_ref().map_or_else(LocalAdopter::default, |tier| tier.adopter_of_writer())
     }

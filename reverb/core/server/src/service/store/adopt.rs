@@ -138,7 +138,9 @@ impl AllPairs {
     /// Drops pairs that nobody needs any more.
     pub(crate) fn clean(&self) {
         let all: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
-        all.iter().for_each(|pairs| pairs.lock().clean());
+        for pairs in all {
+            pairs.lock().clean();
+        }
     }
 }
 
