@@ -223,7 +223,7 @@ fn lengths_and_values_make_no_new_heads() {
 }
 
 #[test]
-fn small_chunks_damaged_ones_and_those_of_many_tensors_stay_in_memory() {
+fn small_chunks_damaged_ones_and_those_with_large_heads_stay_in_memory() {
     let mut cache = HeadsCache::default();
     let mut is_none = |plain: &Chunk| Chunk::on_disk(plain, &mut cache).is_none();
     let bytes = |len: usize| chunk(1, &[(DType::UInt8, vec![1, len])], false, true);
@@ -233,6 +233,12 @@ fn small_chunks_damaged_ones_and_those_of_many_tensors_stay_in_memory() {
     let many = |count| chunk(1, &vec![(DType::UInt8, vec![1, 2]); count], false, true);
     assert!(!is_none(&many(1024)));
     assert!(is_none(&many(1025)));
+    let deep = |dims: usize| {
+        let shape = [vec![2000], vec![1; dims - 1]].concat();
+        chunk(1, &[(DType::UInt8, shape)], false, true)
+    };
+    assert!(!is_none(&deep(64)));
+    assert!(is_none(&deep(65)));
     let whole = frame(1);
     let cut = &whole.payload()[..1500];
     assert!(is_none(&Chunk::from_slice(1, whole.range(), false, cut)));
