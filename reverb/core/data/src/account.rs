@@ -170,6 +170,9 @@ pub struct TableAccount {
     server: ServerAccount,
     /// Bytes of its chunks, of disk chunks without payloads.
     chunk_bytes: u64,
+    /// Part of `chunk_bytes` that no table is charged with, so that a table that is full has room
+    /// for the same items after a load.
+    heads_bytes: u64,
     payload_bytes: u64,
     item_bytes: u64,
     num_chunks: u64,
@@ -197,6 +200,7 @@ impl TableAccount {
             id: OwnerId::take(server.0.0),
             server: server.clone(),
             chunk_bytes: 0,
+            heads_bytes: 0,
             payload_bytes: 0,
             item_bytes: 0,
             num_chunks: 0,
@@ -210,9 +214,10 @@ impl TableAccount {
         &self.server
     }
 
-    /// Bytes of its chunks, each counted once, and of its items.
+    /// Bytes of its chunks, each counted once, and of its items. Heads that disk chunks share are
+    /// counted by the server only.
     pub fn bytes(&self) -> u64 {
-        self.chunk_bytes + self.payload_bytes + self.item_bytes
+        self.chunk_bytes - self.heads_bytes + self.payload_bytes + self.item_bytes
     }
 
     /// Part of `bytes` that may be on disk: payloads of disk chunks.
@@ -238,6 +243,7 @@ impl TableAccount {
         for chunk in trajectory.chunks() {
             if self.refer(chunk) {
                 self.chunk_bytes += chunk.own_bytes();
+                self.heads_bytes += chunk.heads_bytes();
                 self.payload_bytes += chunk.payload_bytes();
                 self.num_chunks += 1;
             }
@@ -252,6 +258,7 @@ impl TableAccount {
         for chunk in trajectory.chunks() {
             if self.let_go(chunk) {
                 self.chunk_bytes -= chunk.own_bytes();
+                self.heads_bytes -= chunk.heads_bytes();
                 self.payload_bytes -= chunk.payload_bytes();
                 self.num_chunks -= 1;
             }
@@ -277,7 +284,8 @@ impl TableAccount {
             if owner == self.id.0 || self.secondary.contains_key(&chunk.identity()) {
                 return 0;
             }
-            chunk.bytes() + if is_table(owner) { SECONDARY_BYTES } else { 0 }
+            let bytes = chunk.bytes() - chunk.heads_bytes();
+            bytes + if is_table(owner) { SECONDARY_BYTES } else { 0 }
         };
         let chunks: u64 = trajectory.chunks().iter().map(new_bytes).sum();
         item_bytes + trajectory.bytes() + chunks

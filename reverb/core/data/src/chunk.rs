@@ -467,7 +467,14 @@ impl Chunk {
         self.disk().map_or(0, DiskPayload::plain_bytes)
     }
 
-    /// The other part of `bytes`, which this chunk itself is charged with.
+    /// Part of `bytes` that another server may count at another chunk, after a load for example:
+    /// heads of a disk chunk, which the chunks after it share.
+    #[inline]
+    pub(crate) fn heads_bytes(&self) -> u64 {
+        self.disk().map_or(0, DiskPayload::heads_bytes) as u64
+    }
+
+    /// `bytes` without `payload_bytes`, which this chunk itself is charged with.
     pub(crate) fn own_bytes(&self) -> u64 {
         self.header().own_bytes()
     }

@@ -137,7 +137,13 @@ impl DiskPayload {
 
     /// Bytes in memory without the plain chunk.
     pub(crate) fn own_bytes(&self) -> usize {
-        allocated_bytes(size_of::<Self>()) + if self.counts_heads { self.heads.bytes() } else { 0 }
+        allocated_bytes(size_of::<Self>()) + self.heads_bytes()
+    }
+
+    /// Part of `own_bytes` that depends on the chunks before it: heads that were made for this one.
+    #[inline]
+    pub(crate) fn heads_bytes(&self) -> usize {
+        if self.counts_heads { self.heads.bytes() } else { 0 }
     }
 
     /// The plain chunk while it is in memory.

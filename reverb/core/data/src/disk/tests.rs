@@ -475,7 +475,8 @@ impl Accounts {
             let of_items = trajectories.iter().map(|item| item.bytes() + ITEM_BYTES).sum::<u64>()
                 + account.secondary_bytes();
             assert_eq!(account.payload_bytes(), sum(Chunk::payload_bytes));
-            assert_eq!(account.bytes(), sum(Chunk::bytes) + of_items);
+            let of_chunks = sum(Chunk::bytes) - sum(Chunk::heads_bytes);
+            assert_eq!(account.bytes(), of_chunks + of_items);
             assert_eq!(account.num_chunks(), own.len() as u64);
             items += of_items;
         }
