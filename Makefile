@@ -111,7 +111,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build quick symbols release lines test nets part-tests test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets lint check docs-rust fix proto clients figures bench \
+.PHONY: help setup build quick symbols release lines test test-store nets part-tests test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets lint check docs-rust fix proto clients figures bench \
 	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme notebooks-in-jax notebooks-in-datasets notebooks-in-learners test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments installed-wheels
 
@@ -147,6 +147,9 @@ test: build ## run the tests that a change must pass: Rust and Python, eight min
 	$(PY) tools/rust_tests.py
 	$(PY) tools/python_tests.py
 
+test-store: build ## run the fast Python tests with a disk store that forgets every payload at once (STORE_TESTS=tests/reading for some)
+	$(PY) tools/python_tests.py --forgetting-store $(STORE_TESTS)
+
 # The module as it was built last.
 MODULE := $(if $(wildcard $(BUILD_DONE)),build,quick)
 nets: $(MODULE) ## run what finds a place that a change forgot: tests/package, and the nets of the recipes
@@ -158,6 +161,7 @@ part-tests: $(MODULE) ## run the tests of parts of the package: PARTS='core/shar
 test-all: build ## run every test: also the slow ones, `make conformance` and `make test-tf`
 	$(CARGO_TEST)
 	$(PY) tools/python_tests.py -m 'not conformance' --limit-s 20000
+	$(MAKE) test-store
 	$(MAKE) conformance
 	$(MAKE) test-debian
 	$(MAKE) test-tf
@@ -322,8 +326,8 @@ wheel: $(WHEEL_DONE) ## build the wheel into dist/ and check what it holds
 
 CONFORMANCE_PYTHONS := REVERB_PEER_PYTHON=$(CURDIR)/$(PEER)/bin/python \
 	REVERB_OURS_TF_PYTHON=$(CURDIR)/.venvs/tf-$(PEER_TF)/bin/python
-conformance: build $(PEER_DONE) .venvs/tf-$(PEER_TF)/.wheel-done ## compare with the released dm-reverb 0.14, both ways
-	$(CONFORMANCE_PYTHONS) $(PYTEST) tests -m conformance
+conformance: build $(PEER_DONE) .venvs/tf-$(PEER_TF)/.wheel-done ## compare with the released dm-reverb 0.14, both ways (STORE=1: with a store as in test-store)
+	$(CONFORMANCE_PYTHONS) $(PYTEST) tests -m conformance $(if $(STORE),--forgetting-store)
 
 PROGRAMS := 2000
 differential: build $(PEER_DONE) .venvs/tf-$(PEER_TF)/.wheel-done ## run random programs on both (an hour; PROGRAMS=200 SEED=1)

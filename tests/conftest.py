@@ -14,14 +14,24 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.core import native
-from support import outcomes
+from support import forgetting_store, outcomes
 from support.hosts import HOSTS
 from support.waiting import DEADLINE_S, PATIENCE, Background, wait_until
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-pytest_addoption = outcomes.add_option
-pytest_configure = outcomes.configure
+
+def pytest_addoption(parser):
+    """Adds the options of the plugins."""
+    outcomes.add_option(parser)
+    forgetting_store.add_option(parser)
+
+
+def pytest_configure(config):
+    """Adds the plugins."""
+    outcomes.configure(config)
+    forgetting_store.configure(config)
+
 
 # Environments of other libraries' suites have no Hypothesis, and no tests with it.
 with contextlib.suppress(ModuleNotFoundError):

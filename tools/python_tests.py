@@ -3,6 +3,7 @@
 
 .venv/bin/python tools/python_tests.py
 .venv/bin/python tools/python_tests.py -m 'not conformance' tests/api
+.venv/bin/python tools/python_tests.py --forgetting-store
 """
 
 from __future__ import annotations
@@ -21,9 +22,20 @@ def main() -> int:
     parser.add_argument("-m", dest="marks", default="not slow and not conformance")
     parser.add_argument("-n", dest="workers", type=int, default=WORKERS, help="processes")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="for a run of pytest")
+    parser.add_argument(
+        "--forgetting-store",
+        action="store_true",
+        help="servers have a store that forgets every payload at once",
+    )
     arguments = parser.parse_args()
-    python = pathlib.Path(sys.executable)
-    pytest = Pytest("pytest", python, workers=arguments.workers, limit_s=arguments.limit_s)
+    has_store = arguments.forgetting_store
+    pytest = Pytest(
+        "store" if has_store else "pytest",
+        pathlib.Path(sys.executable),
+        ["--forgetting-store"] if has_store else [],
+        workers=arguments.workers,
+        limit_s=arguments.limit_s,
+    )
     return 0 if pytest.run(arguments.tests, arguments.marks).passed else 1
 
 

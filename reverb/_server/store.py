@@ -3,6 +3,7 @@
 
 import dataclasses
 import os
+from typing import ClassVar
 
 from reverb._checkpoints.stored import absolute_path
 from reverb._checks.arguments import as_path
@@ -49,6 +50,9 @@ class Store:
     path: str | os.PathLike[str]
     max_bytes: int | str | None = dataclasses.field(default=None, kw_only=True)
     journal: bool = dataclasses.field(default=True, kw_only=True)
+
+    # Whether payloads leave memory at once, also while there is room: for tests of this package.
+    _forgets_at_once: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         path = as_path("Store.path", hidden(self.path), of="directory")

@@ -44,7 +44,10 @@ class Worker:
 
     Attributes:
       package: `ours` or `peer`.
+      store_directory: Where servers of ours have stores that forget at once; `None`: no stores.
     """
+
+    store_directory: str | None = None
 
     def __init__(self, package: str, python: str, program: pathlib.Path = _PROGRAM) -> None:
         self.package = package
@@ -65,6 +68,9 @@ class Worker:
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+        if package == "ours" and program is _PROGRAM and self.store_directory is not None:
+            tests = pathlib.Path(__file__).parents[1]
+            self.call("give_stores", tests=str(tests), directory=self.store_directory)
 
     @property
     def alive(self) -> bool:

@@ -25,8 +25,9 @@ _PROC = pathlib.Path("/proc")
 _TESTS = pathlib.Path(__file__).parents[1]
 
 
-# Jobs in the background of a shell ignore SIGINT, and what they start inherits that.
-_LISTEN = """
+# What each program does first. Jobs in the background of a shell ignore SIGINT, and what they start
+# inherits that.
+PROLOGUE = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
 """
@@ -45,7 +46,7 @@ class Program:
     _is_forked = True
 
     def __init__(self, source: str, *args: Any, **environment: str) -> None:
-        source, arguments = _LISTEN + textwrap.dedent(source), list(map(str, args))
+        source, arguments = PROLOGUE + textwrap.dedent(source), list(map(str, args))
         variables = _environment(**environment)
         forked = None
         if self._is_forked:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +31,14 @@ def start_server(
     _state["tables"] = [build_table(spec) for spec in tables]
     _state["server"] = reverb.Server(_state["tables"], port=port, checkpointer=checkpointer)
     return _state["server"].port
+
+
+@offer
+def give_stores(tests: str, directory: str) -> None:
+    """Gives a store below a directory to the servers of this process; `tests`: path of `tests/`."""
+    sys.path.append(tests)
+    forgetting_store = importlib.import_module("support.forgetting_store")
+    forgetting_store.give_stores(directory)
 
 
 @offer

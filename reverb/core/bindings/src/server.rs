@@ -150,12 +150,14 @@ impl Limits {
 pub(crate) struct Store {
     path: PathBuf,
     max_bytes: Option<u64>,
+    #[pyo3(attribute("_forgets_at_once"))]
+    forgets_at_once: bool,
 }
 
 impl Store {
     fn options(self) -> StoreOptions {
-        let Self { path, max_bytes } = self;
-        StoreOptions { path, max_bytes }
+        let Self { path, max_bytes, forgets_at_once } = self;
+        StoreOptions { path, max_bytes, forgets_at_once }
     }
 }
 

@@ -18,9 +18,6 @@ use crate::tensor_head::TensorHead;
 /// A chunk with more tensors stays in memory for good: their heads could take more than its values.
 const MAX_TENSORS: usize = 1024;
 
-/// The same for dimensions of a tensor. NumPy has at most 64.
-const MAX_DIMENSIONS: usize = 64;
-
 /// Heads of all tensors of a chunk. The number of rows lies in the chunk, so that lengths make no
 /// new ones.
 #[derive(Debug, PartialEq, Eq)]
@@ -136,7 +133,7 @@ impl HeadsCache {
                 tensor.plausible_bytes(num_rows).ok()?;
             }
             let first = *first.get_or_insert(num_rows);
-            if heads.len() == MAX_TENSORS || tensor.row_shape().len() >= MAX_DIMENSIONS {
+            if heads.len() == MAX_TENSORS {
                 return None;
             }
             heads.push(Head {

@@ -44,6 +44,9 @@ pub struct StoreOptions {
     pub path: PathBuf,
     /// Limit of all its files; absent: the file system less 5 %.
     pub max_bytes: Option<u64>,
+    /// Whether payloads leave memory as soon as the sweep finds them, however much room there is.
+    /// Tests of readers need that.
+    pub forgets_at_once: bool,
 }
 
 /// A server's store, and what reads from it and writes to it.
@@ -76,7 +79,8 @@ impl Tier {
         disk: Arc<dyn Disk>,
         runtime: &Handle,
     ) -> Result<Option<Arc<Self>>> {
-        let Some(StoreOptions { path, max_bytes }) = options.store.clone() else { return Ok(None) };
+        let Some(store) = options.store.clone() else { return Ok(None) };
+        let StoreOptions { path, max_bytes, forgets_at_once } = store;
         if options.max_bytes.is_none() {
             return Err(Error::invalid_argument(
                 "Store(journal=False) needs max_bytes of the Server: without it nothing would go \
@@ -90,7 +94,7 @@ impl Tier {
             store,
             account: ServerAccount::open(),
             reading: Reading::new(runtime.clone()),
-            signal: Arc::default(),
+            signal: Arc::new(SweepSignal::new(forgets_at_once)),
             pairs: Arc::default(),
             sweep: Mutex::default(),
             generation: generation(),

@@ -35,6 +35,7 @@ const REMOVED_TOGETHER: usize = 64;
 /// What the sweep and those who wait for it share.
 #[derive(Debug, Default)]
 pub(crate) struct SweepSignal {
+    forgets_at_once: bool,
     state: Mutex<Wanted>,
     changed: Condvar,
     /// Copy of `Wanted::is_woken`, so that inserts take no lock while the sweep works.
@@ -53,9 +54,30 @@ struct Wanted {
 }
 
 impl SweepSignal {
+    pub(crate) fn new(forgets_at_once: bool) -> Self {
+        Self { forgets_at_once, ..Self::default() }
+    }
+
+    /// Part of the limit from which on payloads leave memory.
+    fn forget_from_percent(&self) -> u64 {
+        if self.forgets_at_once { 0 } else { FORGET_FROM_PERCENT }
+    }
+
+    /// Part of the limit down to which payloads leave memory.
+    fn forget_until_percent(&self) -> u64 {
+        if self.forgets_at_once { 0 } else { FORGET_UNTIL_PERCENT }
+    }
+
+    /// Rest after a round that found nothing.
+    fn rest_after_nothing(&self) -> Duration {
+        if self.forgets_at_once { BRIEF } else { REST }
+    }
+
     /// Wakes the sweep if memory is short.
     pub(crate) fn wake_if_short(&self, memory: &Memory) {
-        if memory.is_above(FORGET_FROM_PERCENT) && !self.is_awake.swap(true, Ordering::Relaxed) {
+        if memory.is_above(self.forget_from_percent())
+            && !self.is_awake.swap(true, Ordering::Relaxed)
+        {
             self.change(|wanted| wanted.is_woken = true);
         }
     }
@@ -131,9 +153,9 @@ impl Sweep {
     pub(crate) fn run(mut self) {
         while self.signal.wait(REST) {
             self.empty_files();
-            if self.memory.is_above(FORGET_FROM_PERCENT) && !self.make_room() {
+            if self.memory.is_above(self.signal.forget_from_percent()) && !self.make_room() {
                 self.signal.found_nothing.store(true, Ordering::Relaxed);
-                if !self.signal.rest(REST) {
+                if !self.signal.rest(self.signal.rest_after_nothing()) {
                     return;
                 }
             }
@@ -172,7 +194,7 @@ impl Sweep {
 
     /// True if memory is short, also when all that waits for the disk will have been written.
     fn is_short(&self) -> bool {
-        self.memory.is_above_without(FORGET_UNTIL_PERCENT, self.store.waiting_bytes())
+        self.memory.is_above_without(self.signal.forget_until_percent(), self.store.waiting_bytes())
     }
 
     /// Moves what lives in files with little of it, so that they can be deleted.

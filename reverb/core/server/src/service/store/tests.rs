@@ -77,7 +77,8 @@ fn batch(table: &str, key: u64) -> InsertBatch {
 impl Stage {
     fn new(tables: &[&str]) -> Self {
         let (disk, directory) = (FailingDisk::default(), tempfile::tempdir().unwrap());
-        let store = StoreOptions { path: directory.path().to_owned(), max_bytes: None };
+        let path = directory.path().to_owned();
+        let store = StoreOptions { path, max_bytes: None, forgets_at_once: false };
         let options = ServerOptions {
             host: Some("127.0.0.1".to_owned()),
             max_bytes: Some(MAX_BYTES),
