@@ -21,7 +21,7 @@ class Store:
 
     `Server(max_bytes=...)` bounds the memory. Above 80 % of it the server writes payloads of chunks
     to files in the directory, the oldest first, and frees their memory; samples read them back. So
-    tables hold what the disk has room for. Chunks of at most 1 KiB, items, and about 128 bytes of
+    tables hold what the disk has room for. Chunks of at most 1 KiB, items, and about 144 bytes of
     each chunk on disk stay in memory. Clients notice nothing but the time that a read takes.
 
     Nothing in the directory outlives its server: the files are deleted at the next start. Save

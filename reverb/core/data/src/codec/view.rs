@@ -386,18 +386,11 @@ pub(crate) fn check_rows_of(rows: usize, offset: usize, length: usize) -> Result
     }
 }
 
-/// Most dimensions of a tensor, as in TensorFlow; NumPy has fewer. Two bytes of a message are one,
-/// which takes eight in memory.
-const MAX_DIMENSIONS: usize = 254;
-
 fn parse_shape(message: &[u8]) -> Result<Shape> {
     let mut shape = Shape::new();
     let mut reader = Reader::new(message);
     while let Some((field, value)) = reader.field()? {
         match (field, value) {
-            (2, Field::Bytes(_)) if shape.len() == MAX_DIMENSIONS => {
-                return Err(damaged("it has more than 254 dimensions"));
-            }
             (2, Field::Bytes(dim)) => shape.push(parse_dim(dim)?),
             (3, Field::Varint(unknown)) if unknown != 0 => {
                 return Err(damaged("its rank is unknown"));

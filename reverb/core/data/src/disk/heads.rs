@@ -10,13 +10,16 @@ use smallvec::SmallVec;
 use crate::account::allocated_bytes;
 use crate::chunk::Chunk;
 use crate::dtype::DType;
-use crate::proto_bytes::{Reader, put_varint};
+use crate::proto_bytes::{Field, Reader, put_varint};
 use crate::templates::recent_cache::RecentCache;
 use crate::tensor::{Shape, Tensor};
 use crate::tensor_head::TensorHead;
 
 /// A chunk with more tensors stays in memory for good: their heads could take more than its values.
 const MAX_TENSORS: usize = 1024;
+
+/// The same for a shape: 64 dimensions, as many as NumPy has, take 832 bytes at most.
+const MAX_SHAPE_BYTES: usize = 1024;
 
 /// Heads of all tensors of a chunk. The number of rows lies in the chunk, so that lengths make no
 /// new ones.
@@ -124,6 +127,10 @@ pub(super) struct Found {
 impl HeadsCache {
     /// The heads of a plain chunk; `None` if a tensor does not parse or lacks rows.
     pub(super) fn find(&mut self, plain: &Chunk) -> Option<Found> {
+        // Before shapes are parsed: two bytes may be a dimension, which takes eight.
+        if has_long_shape(plain) {
+            return None;
+        }
         let mut heads: SmallVec<[Head; 4]> = SmallVec::new();
         let mut first = None;
         for tensor in plain.tensors() {
@@ -150,4 +157,23 @@ impl HeadsCache {
         self.0.learn(|| Some(Arc::clone(&heads)));
         Some(Found { heads, num_rows, is_new: true })
     }
+}
+
+/// True if a tensor of the chunk has a shape of more than `MAX_SHAPE_BYTES`.
+fn has_long_shape(plain: &Chunk) -> bool {
+    if plain.known_layout().is_some() {
+        return false;
+    }
+    nested(plain.stored(), 1)
+        .any(|tensor| nested(tensor, 2).any(|shape| shape.len() > MAX_SHAPE_BYTES))
+}
+
+/// The fields of this number in a message, up to what does not parse.
+fn nested(message: &[u8], number: u32) -> impl Iterator<Item = &[u8]> {
+    let mut reader = Reader::new(message);
+    let fields = std::iter::from_fn(move || reader.field().ok().flatten());
+    fields.filter_map(move |field| match field {
+        (found, Field::Bytes(bytes)) if found == number => Some(bytes),
+        _ => None,
+    })
 }
