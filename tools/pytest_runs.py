@@ -50,6 +50,12 @@ def descendants(pid: int) -> list[int]:
     return [*children, *(each for child in children for each in descendants(child))]
 
 
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A run of pytest that has ended: whether it passed, and the first outcome of each test."""
@@ -138,11 +144,9 @@ class Pytest:
                 print(f"pytest did not end within {self.limit_s} s.", flush=True)
                 pids = (process.pid, *descendants(process.pid))
                 # To the first signal each answers with the stacks of its threads.
-                for end in (signal.SIGABRT, signal.SIGKILL):
-                    for pid in pids:
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(pid, end)
-                    time.sleep(_STACKS_S)
+                _signal(pids, signal.SIGABRT)
+                time.sleep(_STACKS_S)
+                _signal(pids, signal.SIGKILL)
                 process.wait()
                 status = None
             outcomes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
