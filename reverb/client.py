@@ -32,7 +32,7 @@ from reverb._client.connecting import (
 from reverb._client.epochs import check_epochs
 from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates_of
 from reverb._client.signatures import Signatures
-from reverb._client.small_calls import answer_of, request_of, table_among
+from reverb._client.small_calls import answer_of, request_of, sync_request, table_among
 from reverb._client.where import Where, condition_of
 from reverb._client.window import Window, check_items_of_windows
 from reverb._nests.flat import flatten_with_labels
@@ -57,7 +57,7 @@ from reverb.errors import (
 from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import ReplayBatch, ReplaySample, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
-from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
+from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus, SyncResult
 from reverb.shown_text import hidden, hidden_token, shown, type_name
 from reverb.structured_writer import Config, StructuredWriter
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
@@ -1147,6 +1147,39 @@ class Client:
         """
         answer = self._client.call(*request_of("CheckpointStatus"))
         return CheckpointStatus.from_serialized_proto(answer)
+
+    def sync(self, note: bytes = b"", timeout_ms: int | None = None) -> SyncResult:
+        """Waits until all that was confirmed before the call is on the server's disk.
+
+        After it a crash of the server loses none of these inserts, updates and deletes; without it
+        a crash loses at most the last two seconds of inserts, see `Store`. Blocks for one commit of
+        the journal: some milliseconds on a disk that answers, and for as long as one hangs. Callers
+        that come together share a commit. Ctrl-C ends the wait, not the commit.
+
+        A connection that is lost meanwhile is an error, and the call is not made again: a server
+        that has crashed may have lost what was to be on the disk. With several servers behind the
+        address, one of them syncs, as in `reset`; of a group all do.
+
+        Args:
+          note: Stored with the commit, for example the step of the trainer; at most 65,536 bytes.
+            After a crash `status().store.recovered.note` has the last one that belongs to what the
+            tables hold.
+          timeout_ms: How long to wait, in milliseconds; `None`: no limit; 0: do not wait. The
+            commit, and the note in it, are made all the same.
+
+        Returns:
+          The commit and its moment.
+
+        Raises:
+          DeadlineExceededError: After `timeout_ms`; the text says how far behind the disk is.
+          FailedPreconditionError: If the server has no journal.
+          InvalidArgumentError: If the note is too long, or the time is negative.
+          TypeError: If `note` is not bytes.
+          UnavailableError: If no server answers, or if it stops.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+        """
+        answer = self._client.call(*sync_request(note, timeout_ms))
+        return SyncResult._of_answer(answer, note)
 
     def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Returns everything that the server counts: memory, tables, waits, calls, checkpoints.

@@ -26,7 +26,7 @@ from reverb.client import Client
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 from reverb.reverb_types import TableInfo
-from reverb.server_status import ServerStatus
+from reverb.server_status import ServerStatus, SyncResult
 from reverb.shown_text import hidden, shown, type_name
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
@@ -174,7 +174,7 @@ class Server:
             raise TypeError(f"limits must be a reverb.Limits, got {limits!r}")
         if store is not None and not isinstance(store, Store):
             raise TypeError(f"store must be a reverb.Store, got {type_name(store)}")
-        if store is not None and max_bytes is None:
+        if store is not None and not store.journal and max_bytes is None:
             raise InvalidArgumentError(
                 "Store(journal=False) needs max_bytes of the Server: without it nothing would go "
                 "to disk"
@@ -283,6 +283,11 @@ class Server:
     def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Everything that the server counts; like `Client.status`, without a connection."""
         return ServerStatus.from_serialized_proto(self._server.status(bool(with_streams)))
+
+    def sync(self, note: bytes = b"", timeout_ms: int | None = None) -> SyncResult:
+        """Waits until all that was confirmed is on the disk; like `Client.sync`."""
+        with self.localhost_client() as client:
+            return client.sync(note, timeout_ms)
 
     def server_info(self) -> dict[str, TableInfo]:
         """Settings and counters of all tables; like `Client.server_info`, without a connection."""

@@ -34,8 +34,11 @@ __all__ = [
     "SetBy",
     "ShardStatus",
     "SideStatus",
+    "StoreNote",
+    "StoreRecovery",
     "StoreStatus",
     "StreamStatus",
+    "SyncResult",
     "TableStatus",
     "TrafficStatus",
 ]
@@ -79,6 +82,65 @@ class MemoryStatus:
         return read_message(cls, proto, limit=proto.limit or None)
 
 
+def _time(ns: int) -> float | None:
+    """A time in seconds since 1970; `None` for 0, which is no time."""
+    return ns / _NS_PER_S if ns else None
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreNote:
+    """A note that a client has stored by `Client.sync`.
+
+    Attributes:
+      at: When the server got it, in seconds since 1970.
+      client: Name of the client; see `StreamStatus.client`.
+      note: The note.
+    """
+
+    at: float
+    client: str
+    note: bytes
+
+    @classmethod
+    def _from_proto(cls, proto: Any) -> "StoreNote":
+        return read_message(cls, proto, at=proto.at_ns / _NS_PER_S)
+
+
+@dataclasses.dataclass(frozen=True)
+class StoreRecovery:
+    """What a journal gave back at the start of its server.
+
+    Attributes:
+      at: The moment to which all tables belonged, in seconds since 1970.
+      commit: Number of the commit of that moment.
+      items: Number of items in the tables.
+      note: The last note that was stored until then; `b""` if there was none.
+      notes: The last 16 notes, oldest first.
+      took_s: Duration of the recovery, in seconds.
+      dropped_bytes: Bytes of a commit that the crash interrupted.
+    """
+
+    at: float
+    commit: int
+    items: int
+    note: bytes
+    notes: tuple[StoreNote, ...]
+    took_s: float
+    dropped_bytes: int
+
+    @classmethod
+    def _from_proto(cls, proto: Any) -> "StoreRecovery":
+        notes = tuple(StoreNote._from_proto(note) for note in proto.notes)
+        return read_message(
+            cls,
+            proto,
+            at=proto.at_ns / _NS_PER_S,
+            note=notes[-1].note if notes else b"",
+            notes=notes,
+            took_s=proto.took_seconds,
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class StoreStatus:
     """The directory on disk of a server with `Store`, since the start of the server.
@@ -86,8 +148,8 @@ class StoreStatus:
     Attributes:
       path: The directory. `None` for a client whose token has rights on some tables only.
       state: "ok"; "full": at `max_bytes`, so that tables evict items or let inserts wait;
-        "failing": writes fail, payloads stay in memory, and the server tries again. Later releases
-        may have more.
+        "failing": writes fail, payloads stay in memory, and the server tries again; "behind":
+        inserts wait, because the journal is too far behind. Later releases may have more.
       error: Why writes fail; `None` while they succeed.
       failing_since: When they began to fail, in seconds since 1970; `None` while they succeed.
       live_bytes: Bytes in its files that chunks refer to.
@@ -104,6 +166,19 @@ class StoreStatus:
       read_seconds: Time that all reads took together, in several threads.
       read_errors: Reads that failed, or found other bytes than were written. Their items are lost.
       write_errors: Writes that failed.
+      is_journal: Whether it is a journal. Without one everything below is 0 or `None`.
+      lag_s: Age of the oldest change that is not on the disk, in seconds.
+      commit: Number of the last commit on the disk.
+      synced_at: When it was made, in seconds since 1970.
+      log_bytes: Bytes in its files of what happened since the last base.
+      base_bytes: Bytes in its files of bases, each of which has all items at one moment.
+      written_log_bytes: Bytes that were written to logs.
+      written_base_bytes: Bytes that were written to bases.
+      syncs: Number of syncs of a file.
+      sync_s: Time that all of them took together, in seconds.
+      last_base_at: The moment of the newest base of this server, in seconds since 1970; `None`
+        before the first.
+      recovered: What the journal gave back at the start; `None` if it was new.
     """
 
     path: str | None
@@ -124,6 +199,34 @@ class StoreStatus:
     read_seconds: float
     read_errors: int
     write_errors: int
+    is_journal: bool
+    lag_s: float
+    commit: int
+    synced_at: float | None
+    log_bytes: int
+    base_bytes: int
+    written_log_bytes: int
+    written_base_bytes: int
+    syncs: int
+    sync_s: float
+    last_base_at: float | None
+    recovered: StoreRecovery | None
+
+    @classmethod
+    def _from_proto(cls, proto: Any) -> "StoreStatus":
+        has_recovered = proto.HasField("recovered")
+        return read_message(
+            cls,
+            proto,
+            path=proto.path or None,
+            error=proto.error or None,
+            failing_since=_time(proto.failing_since_ns),
+            lag_s=proto.lag_seconds,
+            synced_at=_time(proto.synced_at_ns),
+            sync_s=proto.sync_seconds,
+            last_base_at=_time(proto.last_base_at_ns),
+            recovered=StoreRecovery._from_proto(proto.recovered) if has_recovered else None,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,6 +425,34 @@ class CheckpointStatus:
 
 
 @dataclasses.dataclass(frozen=True)
+class SyncResult:
+    """The commit by which `Client.sync` brought everything to the disk.
+
+    Attributes:
+      commit: Number of the commit; 0 of a group, whose shards count their own.
+      at: Its moment, in seconds since 1970: everything that was confirmed until then is on the
+        disk. Of a group the earliest.
+      note: The note that was stored with it.
+      shards: The results of the shards of a group, in the order of their indices.
+    """
+
+    commit: int
+    at: float
+    note: bytes
+    shards: "tuple[SyncResult, ...]" = ()
+
+    @classmethod
+    @reads_answer
+    def _of_answer(cls, answer: bytes, note: bytes) -> "SyncResult":
+        return cls._from_proto(protos.SyncResponse.FromString(answer), note)
+
+    @classmethod
+    def _from_proto(cls, proto: Any, note: bytes) -> "SyncResult":
+        shards = tuple(cls._from_proto(shard, note) for shard in proto.shards)
+        return read_message(cls, proto, at=proto.at_ns / _NS_PER_S, note=note, shards=shards)
+
+
+@dataclasses.dataclass(frozen=True)
 class ServerStatus:
     """Status of a server at one moment.
 
@@ -373,16 +504,6 @@ class ServerStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "ServerStatus":
-        store = None
-        if proto.HasField("store"):
-            since = proto.store.failing_since_ns
-            store = read_message(
-                StoreStatus,
-                proto.store,
-                path=proto.store.path or None,
-                error=proto.store.error or None,
-                failing_since=since / _NS_PER_S if since else None,
-            )
         return cls(
             memory=MemoryStatus._from_proto(proto.memory),
             tables={table.name: TableStatus._from_proto(table) for table in proto.tables},
@@ -396,7 +517,7 @@ class ServerStatus:
             draining=SetBy._of(proto, "draining"),
             security=SecurityStatus._from_proto(proto.security),
             shards=tuple(ShardStatus._from_proto(shard) for shard in proto.shards),
-            store=store,
+            store=StoreStatus._from_proto(proto.store) if proto.HasField("store") else None,
         )
 
 

@@ -44,6 +44,7 @@ CLIENT = {
         "resume_table",
         "rate_limiter_off",
         "checkpoint",
+        "sync",
         "drain",
         "close",
     ],

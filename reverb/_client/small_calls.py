@@ -4,11 +4,16 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from reverb._checks.arguments import check_table
+from reverb._checks.arguments import check_table, check_timeout_ms
 from reverb.core import protos
-from reverb.errors import TableNotFoundError
+from reverb.errors import InvalidArgumentError, TableNotFoundError
+from reverb.shown_text import type_name
 
-__all__ = ["answer_of", "request_of", "table_among"]
+__all__ = ["answer_of", "request_of", "sync_request", "table_among"]
+
+_MAX_NOTE_BYTES = 65_536
+# For all practical purposes no limit: a century.
+_MAX_TIMEOUT_MS = 3_155_760_000_000
 
 _Table = TypeVar("_Table")
 
@@ -25,6 +30,25 @@ def request_of(call: str, **fields: object) -> tuple[str, bytes]:
     """
     check_table(fields.get("table", ""))
     return call, getattr(protos, f"{call}Request")(**fields).SerializeToString()
+
+
+def sync_request(note: object, timeout_ms: object) -> tuple[str, bytes]:
+    """Returns the call of `sync` and its request.
+
+    Raises:
+      InvalidArgumentError: If the note is too long, or the time is negative.
+      TypeError: If `note` is not bytes, or `timeout_ms` neither an integer nor `None`.
+    """
+    if not isinstance(note, bytes):
+        raise TypeError(f"note must be bytes, got {type_name(note)}")
+    if len(note) > _MAX_NOTE_BYTES:
+        raise InvalidArgumentError(
+            f"note must have at most {_MAX_NOTE_BYTES:,} bytes, got {len(note):,}"
+        )
+    limit = check_timeout_ms(timeout_ms)
+    # The server waits for ever with 0.
+    limit = 0 if limit is None else min(max(limit, 1), _MAX_TIMEOUT_MS)
+    return request_of("Sync", note=note, timeout_ms=limit)
 
 
 def answer_of(call: str, answer: bytes) -> Any:

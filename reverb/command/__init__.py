@@ -25,6 +25,7 @@ from reverb.command import (
     pause,
     reset,
     reshard,
+    store,
     text,
     tfrecord,
     tls,
@@ -70,9 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       The exit code: 0 on success, 1 after an error (one line on standard error), 130 after Ctrl-C;
       3 or 4 if `why` finds waiting calls or a stuck table, 5 if what `why`, `inspect` or `export`
-      show is without a server or shard that is down, 3 if `drain` leaves streams open, 2 if
-      `reshard` is not given all the parts of one group. An invalid command line raises `SystemExit`
-      with code 2.
+      show is without a server or shard that is down, 3 if `drain` leaves streams open or
+      `store check` finds damage, 2 if `reshard` is not given all the parts of one group. An invalid
+      command line raises `SystemExit` with code 2.
     """
     if sys.stdout is None:
         # The shell has closed standard output (`>&-`).
@@ -132,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     drain.add_parser(commands)
     reset.add_parser(commands)
     reshard.add_parser(commands)
+    store.add_parser(commands)
     token.add_parser(commands)
     tls.add_parser(commands)
     return parser

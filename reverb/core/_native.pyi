@@ -206,6 +206,16 @@ def self_signed(directory: str, names: list[str], days: int) -> list[str]:
     They are `ca.crt`, `ca.key`, `tls.crt` and `tls.key`. Refuses to replace a file.
     """
 
+def examine_store(
+    path: str | os.PathLike[str], repairs: bool, bytes_per_second: int
+) -> dict[str, Any]:
+    """Checks the journal of a stopped server, and repairs it if `repairs` is true.
+
+    Of the result, `at` is in seconds since 1970, `tables` are `(name, items, lost)` with `lost` a
+    list of reasons and numbers of items, `notes` are `(at, client, note)`, `files` are numbers and
+    bytes of data files, logs and bases, `damage` is a text and a number of lost records, or `None`.
+    """
+
 def open_file(path: str | os.PathLike[str], append: bool) -> int:
     """Opens a file to read it or to append to it; returns its descriptor.
 

@@ -20,6 +20,8 @@ def store_of(settings: Settings) -> Store | None:
         settings["store"],
         max_bytes=settings["store_max_bytes"],
         journal=settings["store_journal"],
+        sync_interval_s=settings["store_sync_interval"],
+        restore_settings=settings["store_restore_settings"],
     )
 
 
@@ -28,10 +30,11 @@ def directory_problems(settings: Settings) -> list[str]:
     problems = _problems(settings.options["checkpoint_dir"], "directory of checkpoints")
     store = settings.options["store"]
     problems += _problems(store, "store")
-    if store.value is not None and settings["store_journal"]:
+    journal = settings.options["store_journal"]
+    if store.value is not None and not journal.value and settings["max_bytes"] is None:
         problems.append(
-            f"{store.origin}: a store with a journal is not there yet: give --no-store-journal "
-            "(server.store.journal: false), or save checkpoints"
+            f"{journal.origin}: a store without a journal needs --max-bytes (max_bytes): without "
+            "it nothing would go to disk"
         )
     return problems
 

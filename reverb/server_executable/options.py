@@ -17,6 +17,7 @@ from reverb._checks.byte_sizes import parse_byte_size_on_disk, parse_byte_size_o
 from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb._server.shard import check_group, shard_addresses
 from reverb._server.split_table import MAX_SHARDS
+from reverb._server.store import MAX_SYNC_INTERVAL_S, MIN_SYNC_INTERVAL_S
 from reverb._server.tls import MAX_CONNECTION_AGE_S, MIN_CONNECTION_AGE_S
 from reverb.core import native, protos
 from reverb.errors import ReverbError
@@ -247,8 +248,8 @@ OPTIONS = (
         "store",
         field="server.store.path",
         metavar="PATH",
-        needs=("max_bytes",),
-        help="directory on a local disk for data that does not fit into --max-bytes",
+        help="directory on a local disk: tables come back from it after a crash, and it has data "
+        "that does not fit into --max-bytes",
     ),
     Option(
         "store_max_bytes",
@@ -266,7 +267,25 @@ OPTIONS = (
         kind=bool,
         default=True,
         needs=("store",),
-        help="keep the items after a crash; not there yet, so give --no-store-journal",
+        help="keep the tables after a crash; without it --max-bytes is needed",
+    ),
+    Option(
+        "store_sync_interval",
+        field="server.store.sync_interval_s",
+        kind=float,
+        default=1.0,
+        metavar="SECONDS",
+        check=_from_to(MIN_SYNC_INTERVAL_S, MAX_SYNC_INTERVAL_S),
+        needs=("store",),
+        help="time between two commits of the journal",
+    ),
+    Option(
+        "store_restore_settings",
+        field="server.store.restore_settings",
+        kind=bool,
+        default=False,
+        needs=("store",),
+        help="take the settings of tables from the journal, not from the config",
     ),
     Option(
         "http_port",

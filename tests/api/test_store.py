@@ -7,7 +7,7 @@ import pytest
 
 import reverb
 from reverb import testing
-from reverb.errors import InvalidArgumentError, UnimplementedError
+from reverb.errors import InvalidArgumentError
 
 
 def store(path="/scratch/replay", **options):
@@ -61,13 +61,15 @@ def test_wrong_types_are_named():
         reverb.Server([testing.table()], max_bytes="1GiB", store="/scratch/replay")
 
 
-@pytest.mark.parametrize("options", [{}, {"journal": True}])
-def test_a_journal_is_refused(options):
-    with pytest.raises(UnimplementedError) as error:
-        reverb.Store("/scratch/replay", max_bytes="1GiB", **options)
-    assert str(error.value) == (
-        "Store(journal=True) is not there yet: give journal=False, or save checkpoints"
-    )
+@pytest.mark.parametrize("interval_s", [0, 0.09, 61, float("nan"), float("inf")])
+def test_intervals_out_of_range_are_refused(interval_s):
+    with pytest.raises(InvalidArgumentError) as error:
+        reverb.Store("/data/replay", sync_interval_s=interval_s)
+    assert str(error.value) == (f"Store.sync_interval_s must be from 0.1 to 60, got {interval_s:g}")
+    with pytest.raises(TypeError, match=r"Store.restore_settings must be a bool, got 1"):
+        reverb.Store("/data/replay", restore_settings=1)
+    with pytest.raises(TypeError, match=r"Store.sync_interval_s must be a number, got "):
+        reverb.Store("/data/replay", sync_interval_s="1")
 
 
 def test_a_store_without_max_bytes_of_the_server_is_refused(tmp_path):

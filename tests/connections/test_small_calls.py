@@ -59,6 +59,7 @@ REQUESTS = {
         {"table": "a", "restore": True},
         {"table": "nothing"},
     ],
+    "Sync": [{}, {"note": b"n" * 65_537}],
     "Drain": [{"timeout_s": -1.0}, {"timeout_s": 0.0}],
 }
 
@@ -106,7 +107,8 @@ def _life(host, name, root, log):
     log.clear()
     checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root))
     table = reverb.Table.queue("a", 10)
-    with reverb.Server([table], checkpointer=checkpointer) as server:
+    store = reverb.Store(root / "store") if name == "Sync" else None
+    with reverb.Server([table], checkpointer=checkpointer, store=store) as server:
         client = reverb.Client(f"{host}:{server.port}")
         outcomes = [_outcome(client, name, request) for request in REQUESTS[name]]
         paused = server.status().tables["a"].inserting.paused

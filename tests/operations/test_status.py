@@ -244,8 +244,8 @@ def test_no_field_is_forgotten(path):
     kind = parent.DESCRIPTOR.fields_by_name[field]
     if hasattr(getattr(parent, field), "append"):
         getattr(parent, field).append(5)
-    elif kind.type == kind.TYPE_STRING:
-        setattr(parent, field, "full")
+    elif kind.type in (kind.TYPE_STRING, kind.TYPE_BYTES):
+        setattr(parent, field, "full" if kind.type == kind.TYPE_STRING else b"full")
     else:
         setattr(parent, field, 1 if kind.type in (kind.TYPE_BOOL, kind.TYPE_ENUM) else 5)
     after = ServerStatus.from_serialized_proto(message.SerializeToString())

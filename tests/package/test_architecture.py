@@ -73,6 +73,7 @@ CRATES = {
         "reverb-rpc",
         "reverb-server",
         "reverb-shards",
+        "reverb-store",
         "reverb-tf",
         "reverb-tls",
         "reverb-wire",
@@ -208,7 +209,7 @@ def crates():
 
 # Lines that annotate with `Any`, outside of the code that speaks to untyped libraries. It switches
 # the type checker off: `object` is for what is only passed on or checked by isinstance.
-MOST_LINES_WITH_ANY = 296
+MOST_LINES_WITH_ANY = 300
 # Public names for any nest; the first two are dm-reverb's.
 NAMES_OF_ANY = {"Pattern", "ReferenceStep", "SpecNest"}
 

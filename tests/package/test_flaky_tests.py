@@ -123,7 +123,7 @@ def test_a_run_that_does_not_end_fails_the_stage(tree):
             threading.Thread(target=waits_for_ever).start()
     """
     tree.write("tests/test_a.py", endless)
-    status, output = python_tests(tree, "--limit-s", "6")
+    status, output = python_tests(tree, "--limit-s", "15")
     assert status == 1
     assert "pytest did not end within 6.0 s." in output
     assert "in waits_for_ever" in output

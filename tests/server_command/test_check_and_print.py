@@ -78,22 +78,22 @@ def test_an_impossible_checkpoint_directory_is_refused_at_once(ends, tmp_path, a
 def test_a_store_that_cannot_be_used_is_refused_at_once(ends, tmp_path):
     (tmp_path / "file").touch()
     root = tmp_path / "file" / "store"
-    options = ["--max-bytes=1GiB", "--store", root, "--no-store-journal"]
+    options = ["--store", root]
     code, out, errors = ends("--check", f"--config={CONFIG}", *options)
     assert (code, out) == (2, "")
     assert f"flag --store: the store {root} cannot be used: {root.parent} is not a dir" in errors
 
 
-def test_a_journal_is_refused_before_a_start(ends, tmp_path):
-    config = f'{CONFIG} max_bytes: "1GiB" server {{ store {{ path: "{tmp_path}" }} }}'
+def test_a_store_without_a_use_is_refused_before_a_start(ends, tmp_path):
+    config = f'{CONFIG} server {{ store {{ path: "{tmp_path}" journal: false }} }}'
     for action in (["--check"], []):
         code, _, errors = ends(*action, f"--config={config}")
         assert code == 2
         assert messages(errors) == [
-            "ERROR server: --config, line 9: a store with a journal is not there yet: give "
-            "--no-store-journal (server.store.journal: false), or save checkpoints"
+            "ERROR server: --config, line 9: a store without a journal needs --max-bytes "
+            "(max_bytes): without it nothing would go to disk"
         ]
-    assert ends("--check", f"--config={config}", "--no-store-journal")[0] == 0
+    assert ends("--check", f"--config={config}", "--store-journal")[0] == 0
 
 
 OPEN = "min_size_to_sample: 1 samples_per_insert: 1 min_diff: -1e300 max_diff: 1e300"
@@ -252,6 +252,8 @@ server: {{
     # path is not set  # default
     # max_bytes is not set  # default
     journal: true  # default
+    sync_interval_s: 1.0  # default
+    restore_settings: false  # default
   }}
   tls: {{
     http: false  # default
@@ -297,6 +299,8 @@ VALUES = {
     "store": texts,
     "store_max_bytes": st.sampled_from(["200GiB", "12.5 GB", "99999999"]),
     "store_journal": st.booleans(),
+    "store_sync_interval": st.floats(0.1, 60),
+    "store_restore_settings": st.booleans(),
     "http_port": st.integers(0, 65_535),
     "http_host": texts,
     "http_tls": st.booleans(),

@@ -28,6 +28,8 @@ SAMPLES = {
     "store": [("/a", "/a"), ("b c", "b c"), ("/ü", "/ü")],
     "store_max_bytes": [("1GiB", "1GiB"), ("2 TB", "2 TB"), ("99999999", "99999999")],
     "store_journal": [("false", False), ("0", False), ("no", False)],
+    "store_sync_interval": [("0.1", 0.1), ("60", 60.0), ("2.5", 2.5)],
+    "store_restore_settings": [("true", True), ("1", True), ("yes", True)],
     "http_port": [("0", 0), ("9000", 9000), ("9001", 9001)],
     "http_host": [("a", "a"), ("0.0.0.0", "0.0.0.0"), ("c", "c")],
     "http_tls": [("true", True), ("1", True), ("yes", True)],
@@ -66,6 +68,8 @@ BAD = {
     "store": ("", "must not be empty"),
     "store_max_bytes": ("80%", 'must be a number of bytes or a size such as "12GiB", got "80%"'),
     "store_journal": ("2", "must be true or false, got '2'"),
+    "store_sync_interval": ("0", "must be from 0.1 to 60, got 0"),
+    "store_restore_settings": ("2", "must be true or false, got '2'"),
     "http_port": ("-1", "must be from 0 to 65535, got -1"),
     "http_host": ("", "must not be empty"),
     "http_tls": ("2", "must be true or false, got '2'"),
@@ -336,8 +340,7 @@ class Started:
 def test_every_option_has_an_effect(monkeypatch, option):
     started = Started(monkeypatch)
     others = [f"{option_named(name).flag}={it}" for name, it in needed_by(option).items()]
-    # No server starts with a journal yet.
-    others += ["--no-store-journal"] if option.name in ("store", "store_max_bytes") else []
+    others += ["--max-bytes=1GiB"] if option.name == "store_journal" else []
     # An option and one that needs it come together: neither is started without the other.
     is_one_of_two = any(option.name in option_named(name).needs for name in option.needs)
     found = [] if is_one_of_two else [started.by(*others)]

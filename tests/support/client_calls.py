@@ -21,6 +21,7 @@ CALLS = {
     "configure_tables": lambda client: client.configure_tables({"table": reverb.TableChange()}),
     "pause_table": lambda client: client.pause_table("table"),
     "resume_table": lambda client: client.resume_table("table"),
+    "sync": lambda client: client.sync(),
     "drain": lambda client: client.drain(),
     "directory": lambda client: client.directory(),
     "sample_batch": lambda client: client.sample_batch("table", 2),

@@ -116,6 +116,13 @@ class Program:
         assert line is not None, f"the program ended with {self._process.wait()}: {self.errors}"
         return line
 
+    def rest(self) -> list[str]:
+        """Waits until it ends, and returns the lines that are left."""
+        lines = []
+        while (line := self._lines.get()) is not None:
+            lines.append(line)
+        return lines
+
     def tell(self, line: object = "") -> None:
         """Sends a line to its standard input."""
         self._process.stdin.write(f"{line}\n")
@@ -180,10 +187,7 @@ def run(
     with kind(source, *args, **environment) as program:
         code = program.ended(timeout_s)
         assert (code, program.errors) == (0, ""), f"exit code {code}\n{program.errors}"
-        lines = []
-        while (line := program._lines.get()) is not None:
-            lines.append(line)
-        return lines
+        return program.rest()
 
 
 # The same in an interpreter of its own.

@@ -127,6 +127,13 @@ pub fn inserts_wait(items: i64, oldest: Duration) -> String {
     format!("{} queued, for {}", plural(items, "insert is", "inserts are"), seconds(oldest))
 }
 
+/// Part of a sentence about a journal: its directory and why writes fail, where that may be told.
+pub fn journal_behind(place: Option<&str>, lag: Duration, error: Option<&str>) -> String {
+    let place = place.map_or(String::new(), |place| format!(" in {place}"));
+    let error = error.map_or(String::new(), |error| format!(": {error}"));
+    format!("the journal{place} is {} behind{error}", seconds(lag))
+}
+
 /// Client that paused inserts or samples of a table, and the sentence about it.
 pub type Pause<'a> = (&'a str, String);
 

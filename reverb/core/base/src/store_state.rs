@@ -6,6 +6,8 @@
 pub enum StoreState {
     /// What has to be written is written.
     Ok,
+    /// The disk is slow: inserts wait for a journal.
+    Behind,
     /// It is at its limit: items leave, or inserts wait.
     Full,
     /// Writes fail: payloads stay in memory.
@@ -14,12 +16,13 @@ pub enum StoreState {
 
 impl StoreState {
     /// All states in order.
-    pub const ALL: [Self; 3] = [Self::Ok, Self::Full, Self::Failing];
+    pub const ALL: [Self; 4] = [Self::Ok, Self::Behind, Self::Full, Self::Failing];
 
     /// Name of the state: `ok`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
+            Self::Behind => "behind",
             Self::Full => "full",
             Self::Failing => "failing",
         }

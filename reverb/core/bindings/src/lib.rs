@@ -56,6 +56,7 @@ mod selectors;
 mod sequence_writer;
 mod server;
 mod shard_row;
+mod store;
 mod structured_writer;
 mod table;
 mod table_part;
@@ -108,6 +109,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(server::process_memory, module)?)?;
     module.add_function(wrap_pyfunction!(files::open_file, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_file, module)?)?;
+    module.add_function(wrap_pyfunction!(store::examine_store, module)?)?;
     module.add_function(wrap_pyfunction!(batch_options::max_batch_bytes_of, module)?)?;
     module.add_function(wrap_pyfunction!(security::call_rights, module)?)?;
     module.add_function(wrap_pyfunction!(security::new_token, module)?)?;

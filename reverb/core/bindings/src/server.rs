@@ -11,7 +11,8 @@ use reverb_checkpoint::ServerName;
 use reverb_rpc::Keepalive;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_server::{
-    CheckpointOptions, HttpOptions, Server as Core, ServerOptions, ShardOptions, StoreOptions,
+    CheckpointOptions, HttpOptions, JournalOptions, Server as Core, ServerOptions, ShardOptions,
+    StoreOptions,
 };
 use reverb_wire::generated::reverb::StatusRequest;
 
@@ -145,19 +146,26 @@ impl Limits {
     }
 }
 
-/// Directory for payloads that exceed the memory.
+/// Directory for payloads that exceed the memory, and for a journal.
 #[derive(FromPyObject)]
 pub(crate) struct Store {
     path: PathBuf,
     max_bytes: Option<u64>,
+    journal: bool,
+    sync_interval_s: f64,
+    restore_settings: bool,
     #[pyo3(attribute("_forgets_at_once"))]
     forgets_at_once: bool,
 }
 
 impl Store {
     fn options(self) -> StoreOptions {
-        let Self { path, max_bytes, forgets_at_once } = self;
-        StoreOptions { path, max_bytes, forgets_at_once }
+        let Self { path, max_bytes, forgets_at_once, .. } = self;
+        let journal = self.journal.then(|| JournalOptions {
+            sync_interval: Duration::from_secs_f64(self.sync_interval_s),
+            restore_settings: self.restore_settings,
+        });
+        StoreOptions { path, max_bytes, journal, forgets_at_once }
     }
 }
 

@@ -62,12 +62,7 @@ impl Held {
     ///
     /// `FailedPrecondition` if another running server has it, naming that server, or if the lock
     /// file is not a regular file.
-    pub(crate) fn take_name(
-        &mut self,
-        root: &Path,
-        name: &ServerName,
-        progress: &Progress,
-    ) -> Result<()> {
+    pub fn take_name(&mut self, root: &Path, name: &ServerName, progress: &Progress) -> Result<()> {
         let path = root.join(format!("{NAME_FILE}{}", name.as_str()));
         self.name = retry(progress, || {
             let error = match open_name_file(root, &path) {

@@ -3,22 +3,20 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
-use hashbrown::HashMap;
-use reverb_base::{Error, Result};
-use reverb_data::{Chunk, MemoryConfig, TableConfig, WhenFull};
+use reverb_base::Result;
+use reverb_data::Chunk;
 use reverb_engine::{Restored, Table};
-use reverb_wire::generated::PriorityTableCheckpoint;
 
 use crate::directory::{ITEMS, is_complete, latest};
 use crate::failure::damaged;
+use crate::filling::{FillOptions, Filling};
 use crate::held::Held;
 use crate::manifest::Manifest;
 use crate::name::ServerName;
 use crate::pipeline::check;
 use crate::progress::Progress;
-use crate::settings::{differences, stored_signature};
 use crate::stored::{ATTEMPTS, Stored, StoredTable, is_gone};
 
 /// Options of a load.
@@ -76,46 +74,42 @@ pub fn load(
     }
     let Some(stored) = find(options, progress, held)? else { return Ok(None) };
     tracing::debug!("checkpoint {}: is being loaded", stored.path().display());
-    let mut by_name = HashMap::new();
-    for (at, table) in tables.iter().enumerate() {
-        by_name.insert(table.name(), at);
-    }
-    let mut targets = Vec::with_capacity(stored.tables().len());
-    for table in stored.tables() {
-        let Some(&at) = by_name.get(table.name()) else {
-            return Err(unknown_table(&stored, table.name(), tables));
-        };
-        targets.push(at);
-    }
-    let mut restored = Vec::with_capacity(targets.len());
-    for (table, &at) in stored.tables().iter().zip(&targets) {
-        let config = settings_for(table, &tables[at].config(), options, stored.path());
-        let new = config.and_then(|config| Restored::new(config, &table.counters()));
-        restored.push(new.map_err(|error| error.context(&about(&stored)))?);
-    }
+    let about = format!("checkpoint {}", stored.path().display());
+    let LoadOptions { restore_settings, keep_signatures, .. } = *options;
+    let settings = FillOptions { restore_settings, keep_signatures };
+    let mut filling = Filling::new(tables, stored.tables(), settings, &about)?;
     progress.expect_items(stored.num_items().unwrap_or(0));
     let chunks = stored.chunks(progress, adopt)?;
     let mut num_items = 0;
     stored.for_each_item(progress, &chunks, |table, item| {
         num_items += 1;
-        let pushed = restored[table].push(item);
-        pushed.map_err(|error| error.context(&about(&stored)))
+        filling.push(table, item)
     })?;
-    for (table, restored) in stored.tables().iter().zip(&restored) {
+    for (table, restored) in stored.tables().iter().zip(filling.restored()) {
         check_count(&stored, table, restored)?;
     }
     check(progress.cancelled())?;
-    let mut all = tables.to_vec();
-    for (mut restored, at) in restored.into_iter().zip(targets) {
-        warn_of_changes(&mut restored, stored.path());
-        if *tables[at].config() != *restored.config() {
-            all[at] = Table::new(restored.config().clone())?;
-        }
-        all[at].install(restored);
-    }
-    let path = stored.path().display();
-    tracing::info!("checkpoint {path}: {num_items} items were loaded in {:?}", start.elapsed());
+    let all = filling.install()?;
+    tracing::info!("{about}: {num_items} items were loaded in {:?}", start.elapsed());
     Ok(Some(Loaded { path: stored.path().to_owned(), num_items, tables: all }))
+}
+
+/// The latest checkpoint in `root`, of a server with this name if one is given, if it was taken
+/// after `moment` by another server than that of the store with this id; and when.
+///
+/// # Errors
+///
+/// `FailedPrecondition` if the directory cannot be read, `DataLoss` if the checkpoint is damaged.
+pub fn newer_of_another(
+    root: &Path,
+    name: Option<&ServerName>,
+    store: u128,
+    moment: SystemTime,
+) -> Result<Option<(PathBuf, SystemTime)>> {
+    let Some(path) = latest(root, name)? else { return Ok(None) };
+    let manifest = Manifest::read_or_empty(&path)?;
+    let taken_at = manifest.taken_at.filter(|&at| at > moment && manifest.store != Some(store));
+    Ok(taken_at.map(|at| (path, at)))
 }
 
 fn find(options: &LoadOptions, progress: &Progress, held: &mut Held) -> Result<Option<Stored>> {
@@ -175,10 +169,6 @@ fn warn_of_others(options: &LoadOptions) -> Result<()> {
     Ok(())
 }
 
-fn about(stored: &Stored) -> String {
-    format!("Checkpoint {}", stored.path().display())
-}
-
 /// If the manifest has no number of items, a table must have at least as many as its counters say.
 fn check_count(stored: &Stored, table: &StoredTable, restored: &Restored) -> Result<()> {
     let counters = table.counters();
@@ -192,93 +182,4 @@ fn check_count(stored: &Stored, table: &StoredTable, restored: &Restored) -> Res
         table.name()
     );
     Err(damaged(&stored.path().join(ITEMS), "as a whole", &what))
-}
-
-fn unknown_table(stored: &Stored, name: &str, tables: &[Arc<Table>]) -> Error {
-    let mut known: Vec<&str> = tables.iter().map(|table| table.name()).collect();
-    known.sort_unstable();
-    Error::invalid_argument(format!(
-        "Checkpoint {} has a table {name}, and the server has none of that name; its tables are: \
-         {}. Add the table, or start without this checkpoint.",
-        stored.path().display(),
-        known.join(", ")
-    ))
-}
-
-/// Settings for a table. Logs every difference between the stored ones and those in code.
-fn settings_for(
-    stored: &StoredTable,
-    code: &TableConfig,
-    options: &LoadOptions,
-    path: &Path,
-) -> Result<TableConfig> {
-    let differences = differences(stored.message(), code);
-    if options.restore_settings {
-        for (setting, stored_value, code_value) in &differences {
-            tracing::warn!(
-                table = %code.name,
-                "checkpoint {}: {setting} is {stored_value} as stored, not {code_value} as given \
-                 in code",
-                path.display(),
-            );
-        }
-        return Ok(TableConfig { seed: code.seed, ..stored.config()? });
-    }
-    if options.keep_signatures {
-        check_signature(stored.message(), code)?;
-    }
-    for (setting, stored_value, code_value) in &differences {
-        tracing::warn!(
-            table = %code.name,
-            "checkpoint {}: {setting} is {code_value} as given in code, not {stored_value} as \
-             stored; restore_settings=True would take the stored settings",
-            path.display(),
-        );
-    }
-    Ok(code.clone())
-}
-
-/// Checks that the signature of a table is the stored one, if both have one.
-fn check_signature(stored: &PriorityTableCheckpoint, code: &TableConfig) -> Result<()> {
-    let Some((stored, own)) = stored_signature(stored).zip(code.signature.as_ref()) else {
-        return Ok(());
-    };
-    let Some((own, stored)) = own.flat.first_difference(&stored) else { return Ok(()) };
-    Err(Error::failed_precondition(format!(
-        "Table {}: the signature of the config has {own}, and the stored one has {stored}. Change \
-         the config, start without this checkpoint, or take the stored settings with \
-         --restore-settings.",
-        code.name,
-    )))
-}
-
-fn limits(config: &TableConfig) -> String {
-    let TableConfig { max_size, memory, .. } = config;
-    match memory {
-        MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Remove } => {
-            format!("max_size is {max_size} and max_bytes is {max_bytes}")
-        }
-        _ => format!("max_size is {max_size}"),
-    }
-}
-
-fn warn_of_changes(restored: &mut Restored, path: &Path) {
-    let name = restored.config().name.clone();
-    if restored.num_removed() > 0 {
-        tracing::warn!(
-            table = %name,
-            "checkpoint {}: {} item(s) were removed on loading, because {} now",
-            path.display(),
-            restored.num_removed(),
-            limits(restored.config()),
-        );
-    }
-    if restored.repair_counters() {
-        tracing::warn!(
-            table = %name,
-            "checkpoint {}: the stored inserts minus deletes did not equal the number of items; \
-             deletes were recomputed",
-            path.display()
-        );
-    }
 }

@@ -26,6 +26,7 @@ const WRITER: &str = "reverb-replay";
 const NAME: &str = "name=";
 const OWNER: &str = "process=";
 const SHARD: &str = "shard=";
+const STORE: &str = "store=";
 const TAKEN_AT: &str = "taken_at_ns=";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub(crate) struct Manifest {
     pub(crate) owner: Option<Owner>,
     /// Shard of the server, if it is in a group.
     pub(crate) shard: Option<ShardIdentity>,
+    /// Id of the store of the server, if it has one.
+    pub(crate) store: Option<u128>,
     /// Time of the snapshot; checkpoints of earlier releases do not have it.
     pub(crate) taken_at: Option<SystemTime>,
     pub(crate) files: Vec<FileEntry>,
@@ -86,6 +89,9 @@ impl Manifest {
         if let Some(shard) = &self.shard {
             let _ = write!(text, " {SHARD}{}", shard.to_word());
         }
+        if let Some(store) = self.store {
+            let _ = write!(text, " {STORE}{store:032x}");
+        }
         if let Some(taken_at) = self.taken_at {
             let since = taken_at.duration_since(UNIX_EPOCH).unwrap_or_default();
             let _ = write!(text, " {TAKEN_AT}{}", since.as_nanos());
@@ -125,6 +131,8 @@ impl Manifest {
                 manifest.owner = owner.parse().ok();
             } else if let Some(shard) = word.strip_prefix(SHARD) {
                 manifest.shard = shard.parse().ok();
+            } else if let Some(store) = word.strip_prefix(STORE) {
+                manifest.store = u128::from_str_radix(store, 16).ok();
             } else if let Some(nanoseconds) = word.strip_prefix(TAKEN_AT) {
                 let since = nanoseconds.parse().ok().map(Duration::from_nanos);
                 manifest.taken_at = since.and_then(|since| UNIX_EPOCH.checked_add(since));
@@ -162,6 +170,7 @@ mod tests {
         let manifest = Manifest {
             files: files.clone(),
             shard: Some(ShardIdentity { group: "a b/c=é".into(), index: 2, num_shards: 3 }),
+            store: Some(0x0123_4567),
             taken_at: Some(UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789)),
             ..Manifest::new(name)
         };

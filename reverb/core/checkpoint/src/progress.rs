@@ -33,7 +33,8 @@ impl Progress {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn cancelled(&self) -> &AtomicBool {
+    /// True after `cancel`.
+    pub fn cancelled(&self) -> &AtomicBool {
         &self.cancelled
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message;
-use reverb_base::{Error, Result};
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_data::{Chunk, StoredItem};
 use reverb_engine::{SnapshotCut, Table, TableSnapshot};
 use reverb_wire::codec::chunk::put_chunk_data;
@@ -21,7 +21,7 @@ use crate::failure::from_io;
 use crate::held::Held;
 use crate::manifest::{FileEntry, Manifest};
 use crate::name::ServerName;
-use crate::pipeline::{in_order, lower_priority, num_threads};
+use crate::pipeline::{check, in_order, lower_priority, num_threads};
 use crate::progress::Progress;
 use crate::record::{MAX_CHUNK_RECORD_BYTES, MAX_RECORD_BYTES, put_record};
 use crate::settings;
@@ -34,6 +34,9 @@ const ITEMS_PER_PIECE: usize = 4096;
 
 /// Chunks are compressed together up to this many bytes of data.
 const PIECE_BYTES: usize = 512 * 1024;
+
+/// Time between two attempts to begin a snapshot.
+const COPY_POLL: Duration = Duration::from_millis(5);
 
 /// Approximate size of a chunk's record besides its data.
 const CHUNK_HEADER_BYTES: usize = 64;
@@ -52,6 +55,8 @@ pub struct SaveOptions {
     pub name: Option<ServerName>,
     /// Shard of the server, if it is in a group. It is written into the checkpoint.
     pub shard: Option<ShardIdentity>,
+    /// Id of the store of the server, if it has one. It is written into the checkpoint.
+    pub store: Option<u128>,
 }
 
 /// Result of a save.
@@ -97,7 +102,7 @@ pub fn save(
     }
     let start = Instant::now();
     let partial = Partial::create(&options.root)?;
-    let cut = SnapshotCut::begin(tables)?;
+    let cut = begin_snapshot(tables, progress)?;
     let taken_at = cut.taken_at();
     let locked = cut.locked();
     let num_items = cut.num_items();
@@ -111,6 +116,7 @@ pub fn save(
     }
     let mut manifest = Manifest::new(options.name.clone());
     manifest.shard.clone_from(&options.shard);
+    manifest.store = options.store;
     manifest.taken_at = Some(taken_at);
     manifest.files.push(write_tables(&partial, &snapshots, progress)?);
     let mut chunks = ChunkSet::default();
@@ -134,6 +140,19 @@ pub fn save(
     prune(&options.root, options.keep_latest, options.name.as_ref(), held);
     let bytes = manifest.files.iter().map(|file| file.bytes).sum();
     Ok(Saved { path, num_items, bytes, taken_at, locked, took: start.elapsed() })
+}
+
+/// Begins a snapshot when the tables are not being copied for the journal any more.
+fn begin_snapshot(tables: &[Arc<Table>], progress: &Progress) -> Result<SnapshotCut> {
+    loop {
+        match SnapshotCut::begin(tables) {
+            Err(error) if error.kind() == ErrorKind::FailedPrecondition => {
+                check(progress.cancelled())?;
+                std::thread::sleep(COPY_POLL);
+            }
+            begun => return begun,
+        }
+    }
 }
 
 fn write_tables(

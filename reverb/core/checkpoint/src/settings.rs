@@ -15,6 +15,13 @@ use reverb_wire::generated as proto;
 
 /// Message for a table in a checkpoint, without its items.
 pub fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
+    let mut message = from_config(&info.config);
+    take_counters(&mut message, &to_counters_message(info));
+    message
+}
+
+/// Message for the counters of a table, without its settings except those of the rate limiter.
+pub fn to_counters_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
     proto::PriorityTableCheckpoint {
         rate_limiter: Some(from_rate_limiter(info)),
         num_deleted_episodes: info.num_deleted_episodes,
@@ -22,8 +29,21 @@ pub fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
         largest_priority: info.largest_priority,
         total_inserts: unless_counted(info.totals.inserts, info.num_inserts),
         total_samples: unless_counted(info.totals.samples, info.num_samples),
-        ..from_config(&info.config)
+        ..proto::PriorityTableCheckpoint::default()
     }
+}
+
+/// Gives a table's message the counters of another one.
+pub(crate) fn take_counters(
+    message: &mut proto::PriorityTableCheckpoint,
+    counters: &proto::PriorityTableCheckpoint,
+) {
+    message.rate_limiter = counters.rate_limiter;
+    message.num_deleted_episodes = counters.num_deleted_episodes;
+    message.num_unique_samples = counters.num_unique_samples;
+    message.largest_priority = counters.largest_priority;
+    message.total_inserts = counters.total_inserts;
+    message.total_samples = counters.total_samples;
 }
 
 /// Message for settings, without counters.

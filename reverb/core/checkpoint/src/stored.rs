@@ -43,6 +43,25 @@ pub struct StoredTable {
 }
 
 impl StoredTable {
+    /// Reads the message of a table, and that of its counters if they were stored later.
+    ///
+    /// # Errors
+    ///
+    /// `DataLoss` if it is none, or has items.
+    pub fn parse(message: &[u8], counters: Option<&[u8]>) -> Result<Self> {
+        let parse = |message: &[u8]| {
+            let (message, items) = read_table(message)
+                .map_err(|what| Error::data_loss(format!("it is no table: {what}")))?;
+            let is_table = items.is_empty();
+            is_table.then_some(message).ok_or_else(|| Error::data_loss("a table has items"))
+        };
+        let mut message = parse(message)?;
+        if let Some(counters) = counters {
+            settings::take_counters(&mut message, &parse(counters)?);
+        }
+        Ok(Self { message })
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.message.table_name

@@ -20,7 +20,7 @@ use reverb_base::Error;
 use reverb_data::{
     Chunk, Draw, NewItem, SelectorConfig, SequenceRange, TableConfig, TrajectoryBuilder,
 };
-use reverb_engine::{Commit, Confirm, Journal, Table};
+use reverb_engine::{Commit, Confirm, Table};
 
 const BATCH: usize = 256;
 const ROUNDS: usize = 400;
@@ -95,8 +95,7 @@ fn measure(
         }
     };
     if commit_after.is_some() {
-        let path = "/data/replay".into();
-        table.record_changes(Journal { path, max_lag: Duration::from_secs(3600) });
+        table.record_changes(Duration::from_secs(3600));
     }
     let mut rng = SmallRng::seed_from_u64(2);
     let mut keys = Vec::new();

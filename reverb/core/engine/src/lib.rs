@@ -23,8 +23,8 @@ mod table;
 
 pub use histogram::Histogram;
 pub use table::{
-    ChangedBy, ChangedItem, Changes, Commit, Configured, Confirm, Evicted, Forecast, Held, Journal,
-    Limit, LimiterHold, MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS, Removal, Removed, Restored, Scan, Side,
+    ChangedBy, ChangedItem, Changes, Commit, Configured, Confirm, Evicted, Forecast, Held, Limit,
+    LimiterHold, MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS, Removal, Removed, Restored, Scan, Side,
     SlotSet, SnapshotCut, Statistics, Table, TableChanges, TableCommit, TableCut, TableSnapshot,
     TableStatus, TableWatch, Transferred, Unsynced, WaitReason, Watched, configure,
 };

@@ -51,7 +51,7 @@ mod window;
 mod window_sums;
 
 pub use changed_by::ChangedBy;
-pub use changes::{ChangedItem, Changes, Journal};
+pub use changes::{ChangedItem, Changes};
 use checks::{check_bytes, check_count, check_new};
 use clock::{Activity, Clock};
 pub use commit::{Commit, TableCommit, Unsynced};

@@ -12,7 +12,7 @@ mod observe;
 mod service;
 
 pub use service::{
-    CheckpointOptions, Config, HttpOptions, HttpPort, Limits, Opened, Server, ServerOptions,
-    ShardOptions, StoreOptions, local_has_ended, local_shard, local_shard_of_id,
+    CheckpointOptions, Config, HttpOptions, HttpPort, JournalOptions, Limits, Opened, Server,
+    ServerOptions, ShardOptions, StoreOptions, local_has_ended, local_shard, local_shard_of_id,
     local_shard_of_socket, process_memory, warn_of_long_waits,
 };

@@ -65,7 +65,7 @@ pub use open::{Config, HttpOptions, Opened};
 pub use process_memory::process_memory;
 pub use server::{Server, ServerOptions, ShardOptions};
 pub use status::warn_of_long_waits;
-pub use store::StoreOptions;
+pub use store::{JournalOptions, StoreOptions};
 
 /// A server's state and calls, independent of the transport.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ mod drain;
 pub(crate) mod roll_call;
 mod server_info;
 mod status;
+mod sync;
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use reverb_base::{Error, Result};
 use reverb_wire::calls::{Call, SmallCall};
 use reverb_wire::generated::reverb::{
     CheckpointStatusRequest, ConfigureTablesRequest, DeleteItemsRequest, DrainRequest,
-    SetPausedRequest, StatusRequest, WaitReasonRequest,
+    SetPausedRequest, StatusRequest, SyncRequest, WaitReasonRequest,
 };
 use reverb_wire::generated::{CheckpointRequest, ResetRequest, ServerInfoRequest};
 use reverb_wire::transport::BoxFuture;
@@ -56,7 +57,7 @@ macro_rules! merges {
 }
 
 /// All small calls that a group merges.
-const MERGES: [(&str, Merging); 10] = merges![
+const MERGES: [(&str, Merging); 11] = merges![
     CheckpointRequest,
     CheckpointStatusRequest,
     ConfigureTablesRequest,
@@ -66,6 +67,7 @@ const MERGES: [(&str, Merging); 10] = merges![
     ServerInfoRequest,
     SetPausedRequest,
     StatusRequest,
+    SyncRequest,
     WaitReasonRequest,
 ];
 

@@ -9,8 +9,8 @@ use reverb_wire::convert::table_config::{from_limiter, from_max_bytes, from_sele
 use reverb_wire::generated::deepmind::reverb::RateLimiterCheckpoint;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus, RatesStatus,
-    RemovedItems, ShardStatus, SideStatus, StatusResponse, StoreStatus, StreamStatus, TableChange,
-    TableStatus, TrafficStatus,
+    RemovedItems, ShardStatus, SideStatus, StatusResponse, StoreRecovery, StoreStatus,
+    StreamStatus, TableChange, TableStatus, TrafficStatus,
 };
 
 use crate::tables::{add_bound, add_time};
@@ -153,7 +153,22 @@ fn add_store(sum: &mut StoreStatus, part: &StoreStatus) {
         read_seconds,
         read_errors,
         write_errors,
+        lag_seconds,
+        // Each shard counts its own.
+        commit: _,
+        synced_at_ns,
+        log_bytes,
+        base_bytes,
+        written_log_bytes,
+        written_base_bytes,
+        syncs,
+        sync_seconds,
+        last_base_at_ns,
+        recovered,
+        is_journal,
     } = part;
+    let earlier =
+        |sum: i64, part: i64| if sum.min(part) == 0 { sum.max(part) } else { sum.min(part) };
     join(&mut sum.path, path);
     if StoreState::named(state) > StoreState::named(&sum.state) {
         sum.state.clone_from(state);
@@ -161,10 +176,7 @@ fn add_store(sum: &mut StoreStatus, part: &StoreStatus) {
     if sum.error.is_empty() {
         sum.error.clone_from(error);
     }
-    sum.failing_since_ns = match (sum.failing_since_ns, *failing_since_ns) {
-        (0, at) | (at, 0) => at,
-        (a, b) => a.min(b),
-    };
+    sum.failing_since_ns = earlier(sum.failing_since_ns, *failing_since_ns);
     sum.live_bytes += live_bytes;
     sum.dead_bytes += dead_bytes;
     sum.max_bytes += max_bytes;
@@ -179,6 +191,35 @@ fn add_store(sum: &mut StoreStatus, part: &StoreStatus) {
     sum.read_seconds += read_seconds;
     sum.read_errors += read_errors;
     sum.write_errors += write_errors;
+    sum.lag_seconds = sum.lag_seconds.max(*lag_seconds);
+    sum.commit = 0;
+    sum.synced_at_ns = earlier(sum.synced_at_ns, *synced_at_ns);
+    sum.log_bytes += log_bytes;
+    sum.base_bytes += base_bytes;
+    sum.written_log_bytes += written_log_bytes;
+    sum.written_base_bytes += written_base_bytes;
+    sum.syncs += syncs;
+    sum.sync_seconds += sync_seconds;
+    sum.last_base_at_ns = earlier(sum.last_base_at_ns, *last_base_at_ns);
+    sum.is_journal |= is_journal;
+    match (&mut sum.recovered, recovered) {
+        (Some(sum), Some(part)) => add_recovery(sum, part),
+        (sum @ None, Some(part)) => *sum = Some(part.clone()),
+        (_, None) => {}
+    }
+}
+
+/// The shards belong to moments of their own; the earliest is the group's, with its notes.
+fn add_recovery(sum: &mut StoreRecovery, part: &StoreRecovery) {
+    let StoreRecovery { at_ns, commit: _, items, notes, took_seconds, dropped_bytes } = part;
+    if *at_ns < sum.at_ns {
+        sum.at_ns = *at_ns;
+        sum.notes.clone_from(notes);
+    }
+    sum.commit = 0;
+    sum.items += items;
+    sum.took_seconds = sum.took_seconds.max(*took_seconds);
+    sum.dropped_bytes += dropped_bytes;
 }
 
 /// Appends a text to a list with commas.

@@ -125,7 +125,10 @@ impl Appender {
             let zeros = &[0; PAGE_BYTES as usize][..rest as usize];
             write_at(shared, &*file.file, zeros, &mut file.end)
                 .map_err(|error| shared.failed("write", number, error))?;
-            file.file.sync_data().map_err(|error| shared.failed("sync", number, error))?;
+            shared
+                .counts
+                .sync(&*file.file)
+                .map_err(|error| shared.failed("sync", number, error))?;
             is_new |= file.synced_end == 0;
             if !is_new {
                 file.synced_end = file.end;
@@ -185,7 +188,8 @@ impl Appender {
         let counts = &shared.counts;
         let counter = if is_move { &counts.moved_bytes } else { &counts.written_bytes };
         counter.fetch_add(bytes.len() as u64, Relaxed);
-        if shared.queue.lock().end_trouble(is_move) {
+        // A journal writes again when a commit is on disk.
+        if !shared.directory.is_journal && shared.queue.lock().end_trouble(is_move) {
             tracing::info!("store {}: writes again", shared.directory.path.display());
         }
         Ok((data, offset))

@@ -67,7 +67,7 @@ impl Base {
         put_end(&mut records, next_id);
         self.put_frame(shared, records)?;
         let failed = |call, error| shared.failed_at(call, self.path.clone(), error);
-        self.file.sync_data().map_err(|error| failed("sync", error))?;
+        shared.counts.sync(&*self.file).map_err(|error| failed("sync", error))?;
         let directory = &shared.directory;
         let whole = directory.file(FileKind::Base, self.number);
         directory.disk.rename(&self.path, &whole).map_err(|error| failed("rename", error))?;

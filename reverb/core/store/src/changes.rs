@@ -11,6 +11,8 @@ use reverb_data::Chunk;
 pub struct Changes {
     /// At most one for each table, and all before a second part of a base has more of them.
     pub tables: Vec<TableChanges>,
+    /// The moment to which they belong; `None`: when they are written.
+    pub taken_at: Option<SystemTime>,
     /// Notes of clients, in order.
     pub notes: Vec<Note>,
     /// Chunks whose payloads are to be moved out of files that are to be emptied.
@@ -78,7 +80,23 @@ pub struct ItemRecord<'a> {
     pub body: &'a [u8],
 }
 
+/// Bytes of most bodies, and of most records of items with their chunks.
+const USUAL_BODY: usize = 64;
+const USUAL_RECORD: usize = 160;
+
 impl Items {
+    /// Makes room for so many items of a usual size.
+    pub fn reserve(&mut self, num_items: usize) {
+        self.entries.reserve(num_items);
+        self.chunks.reserve(num_items);
+        self.bodies.reserve(num_items * USUAL_BODY);
+    }
+
+    /// Bytes of their records, unless they are unusual.
+    pub(crate) fn usual_record_bytes(&self) -> usize {
+        self.entries.len() * USUAL_RECORD
+    }
+
     /// Adds an item whose body a closure appends.
     pub fn push(
         &mut self,

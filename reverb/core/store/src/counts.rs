@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use reverb_files::DiskFile;
 
 /// Seconds of writing that the speed is of.
 const SPEED_SECONDS: f64 = 2.0;
@@ -16,6 +17,12 @@ const SPEED_SECONDS: f64 = 2.0;
 pub(crate) struct Counts {
     pub(crate) written_bytes: AtomicU64,
     pub(crate) moved_bytes: AtomicU64,
+    pub(crate) log_bytes: AtomicU64,
+    pub(crate) base_bytes: AtomicU64,
+    pub(crate) written_log_bytes: AtomicU64,
+    pub(crate) written_base_bytes: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    sync_nanoseconds: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
     read_nanoseconds: AtomicU64,
@@ -41,6 +48,19 @@ impl Counts {
 
     pub(crate) fn read_time(&self) -> Duration {
         Duration::from_nanos(self.read_nanoseconds.load(Relaxed))
+    }
+
+    /// Syncs a file, and counts it.
+    pub(crate) fn sync(&self, file: &dyn DiskFile) -> io::Result<()> {
+        let start = Instant::now();
+        let synced = file.sync_data();
+        self.syncs.fetch_add(1, Relaxed);
+        self.sync_nanoseconds.fetch_add(start.elapsed().as_nanos() as u64, Relaxed);
+        synced
+    }
+
+    pub(crate) fn sync_time(&self) -> Duration {
+        Duration::from_nanos(self.sync_nanoseconds.load(Relaxed))
     }
 
     pub(crate) fn add_error(&self, call: &'static str, error: &io::Error) {

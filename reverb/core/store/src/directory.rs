@@ -15,6 +15,7 @@ use reverb_files::{Disk, FileLock, FileSystem, Owner};
 use crate::counts::Counts;
 use crate::head::{FileKind, Head, StoreId, USED_BYTES, is_of_journal};
 use crate::listing::Listing;
+use crate::pace::Pace;
 
 const LOCK: &str = "LOCK";
 
@@ -37,6 +38,8 @@ pub(crate) struct Directory {
     pub(crate) first_number: u32,
     /// True if its files survive this process.
     pub(crate) is_journal: bool,
+    /// How fast its files are read.
+    pub(crate) pace: Option<Arc<Pace>>,
     /// `None` after the store has ended.
     lock: Mutex<Option<FileLock>>,
 }
@@ -69,6 +72,7 @@ impl Directory {
             )));
         }
         let mut directory = Self::take(path, disk, false)?;
+        directory.warn_of_file_system();
         directory.first_number = directory.delete_left_files().map_err(|error| refused(&error))?;
         Ok(directory)
     }
@@ -82,17 +86,78 @@ impl Directory {
     pub(crate) fn open_journal(path: &Path, disk: Arc<dyn Disk>) -> Result<(Self, Listing)> {
         make(path).map_err(|error| is_unusable(path, &error))?;
         let mut directory = Self::take(path, disk, true)?;
+        directory.warn_of_file_system();
         let listing = Listing::read(&mut directory)?;
         Ok((directory, listing))
+    }
+
+    /// Takes a directory in which a journal was left.
+    ///
+    /// # Errors
+    ///
+    /// As `open_journal`; `FailedPrecondition` if there is no journal.
+    pub(crate) fn open_left(
+        path: &Path,
+        disk: Arc<dyn Disk>,
+        pace: Arc<Pace>,
+    ) -> Result<(Self, Listing)> {
+        let refused = |why: &str| Error::failed_precondition(format!("{} {why}", path.display()));
+        let names = disk.list(path);
+        let names = names.map_err(|error| {
+            refused(&format!("is no store that can be read: {}", without_number(&error)))
+        })?;
+        let mut is_tier = true;
+        let mut is_store = false;
+        for name in &names {
+            let Some((kind, _)) = parse_name(&name.to_string_lossy()) else { continue };
+            let head = read_start(&*disk, &path.join(name)).as_ref().and_then(Head::parse);
+            is_store = true;
+            is_tier &= kind == FileKind::Data && head.is_some_and(|head| head.is_tier);
+        }
+        if !is_store {
+            return Err(refused("is no store: it has no files of one"));
+        }
+        if is_tier {
+            return Err(refused("is no journal: what is in it was of use to its server alone"));
+        }
+        let mut directory = Self::take(path, disk, true)?;
+        directory.pace = Some(pace);
+        let listing = Listing::read(&mut directory)?;
+        Ok((directory, listing))
+    }
+
+    /// Moves files of the store to a directory in its own, and returns the path of that.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if the system refuses it.
+    pub(crate) fn set_aside(
+        &self,
+        name: &str,
+        is_moved: impl Fn(FileKind, u32) -> bool,
+    ) -> Result<PathBuf> {
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let aside = self.path.join(format!("{name}-{seconds}"));
+        let moved = || -> io::Result<()> {
+            fs::create_dir_all(&aside)?;
+            for name in self.disk.list(&self.path)? {
+                let found = parse_name(&name.to_string_lossy());
+                if found.is_some_and(|(kind, number)| is_moved(kind, number)) {
+                    self.disk.rename(&self.path.join(&name), &aside.join(&name))?;
+                }
+            }
+            self.disk.sync_directory(&aside)?;
+            self.disk.sync_directory(&self.path)
+        };
+        moved().map_err(|error| is_unusable(&self.path, &error))?;
+        Ok(aside)
     }
 
     fn take(path: &Path, disk: Arc<dyn Disk>, is_journal: bool) -> Result<Self> {
         let (mut file, lock) = take_lock(path)?;
         let id = write_lock(&mut file).map_err(|error| is_unusable(path, &error))?;
         let (path, lock) = (path.to_owned(), Mutex::new(Some(lock)));
-        let directory = Self { path, disk, id, first_number: 1, is_journal, lock };
-        directory.warn_of_file_system();
-        Ok(directory)
+        Ok(Self { path, disk, id, first_number: 1, is_journal, pace: None, lock })
     }
 
     /// Path of a file.

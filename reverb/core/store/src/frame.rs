@@ -74,6 +74,11 @@ impl Records {
         &mut self.bytes
     }
 
+    /// Makes room for so many bytes more.
+    pub(crate) fn reserve(&mut self, num_bytes: usize) {
+        self.bytes.reserve(num_bytes);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - HEAD
     }

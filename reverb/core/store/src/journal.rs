@@ -2,7 +2,10 @@
 //! A journal: tables that survive their process.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reverb_base::{Error, ErrorKind, Result};
@@ -12,18 +15,19 @@ use reverb_files::Disk;
 use crate::appender::Appender;
 use crate::base::Base;
 use crate::changes::{Changes, Note};
-use crate::data_files::FilesToEmpty;
+use crate::counts::Counts;
 use crate::directory::Directory;
 use crate::frame::{FrameHead, FrameKind, Records};
 use crate::head::{FileKind, HEAD_BYTES, nanoseconds};
 use crate::listing::{Listing, is_ours, open};
 use crate::log::{Log, LogEnd};
+use crate::observer::Observer;
 use crate::open_file::OpenFile;
 use crate::queue::{Refusal, Task, Written};
 use crate::record::{MAX_NOTES, put_notes};
 use crate::recovered::Recovered;
 use crate::recovery::{self, Found};
-use crate::replay::{Needed, Replay};
+use crate::replay::Needed;
 use crate::store::{Shared, StoreOptions};
 
 /// Ids that a lost commit may have used.
@@ -51,7 +55,7 @@ pub struct Journal {
     base_bytes: u64,
     log_bytes: u64,
     /// Logs and bases that are there.
-    files: Vec<(FileKind, u32)>,
+    files: Vec<JournalFile>,
     next_id: u64,
     commit: u64,
     /// When it was made, in nanoseconds.
@@ -61,62 +65,64 @@ pub struct Journal {
     dead: Vec<u32>,
 }
 
+/// A log or a base.
+#[derive(Debug)]
+struct JournalFile {
+    kind: FileKind,
+    number: u32,
+    bytes: u64,
+}
+
 /// A commit that is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
     /// Its number.
     pub commit: u64,
-    /// When it was made.
+    /// The moment to which it belongs; later than that of the commit before.
     pub at: SystemTime,
 }
 
 impl Journal {
     /// Takes the directory for this process, makes it if it is missing, and recovers the last
-    /// commit.
+    /// commit. May take long; `cancelled` ends it.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` for a budget that is too small. `FailedPrecondition` if the path is no
     /// directory, cannot be written or locked, is in use, or was written by a newer release.
     /// `DataLoss` if something that was on disk is damaged or missing; nothing is deleted then.
-    pub fn open(options: StoreOptions, disk: Arc<dyn Disk>) -> Result<(Self, Recovered)> {
+    /// `Cancelled`.
+    pub fn open(
+        options: StoreOptions,
+        disk: Arc<dyn Disk>,
+        cancelled: &AtomicBool,
+    ) -> Result<(Self, Recovered)> {
         options.check()?;
         let (mut directory, listing) = Directory::open_journal(&options.path, disk)?;
-        let found = recovery::find(&directory, &listing)?;
+        let found = recovery::find(&directory, &listing, cancelled)?;
         let is_new = found.is_none();
-        let found = found.unwrap_or_else(|| Found {
-            replay: Replay::new(),
-            base: 0,
-            log_end: LogEnd { number: 0, end: 0 },
-            commit: 0,
-            at: nanoseconds(SystemTime::now()),
-            last: None,
-            dropped_bytes: 0,
-        });
+        let at = nanoseconds(SystemTime::now());
+        let found = found.unwrap_or_else(|| Found::nothing(0, at));
+        for text in &found.damaged_bases {
+            tracing::warn!("store {text}; the base before is taken");
+        }
+        found.check(&directory)?;
         directory.first_number = listing.next_number.max(found.replay.next_number);
-        let shared = Arc::new(Shared::new(options, directory));
-        let (base, log_end, commit, at) = (found.base, found.log_end, found.commit, found.at);
-        let mut journal = Self {
-            appender: Appender::default(),
-            appended: HashSet::new(),
-            log: None,
-            log_end,
-            base: None,
-            newest_base: base,
-            base_bytes: 0,
-            log_bytes: 0,
-            files: Vec::new(),
-            next_id: found.replay.next_id.saturating_add(if is_new { 0 } else { SKIPPED_IDS }),
-            commit,
-            at,
-            notes: found.replay.notes.clone(),
-            dead: Vec::new(),
-            shared,
-        };
+        let mut journal = Self::of(options, directory, &found);
+        if is_new {
+            journal.next_id = 1;
+        }
+        let (commit, at) = (found.commit, found.at);
         let (last, dropped_bytes) = (found.last, found.dropped_bytes);
         let mut needed = HashMap::new();
-        let tables = found.replay.into_tables(|number| journal.need(&mut needed, number));
+        let need = |number| journal.need(&mut needed, number);
+        let tables = found.replay.into_tables(cancelled, need, |_, key, error| {
+            Err(Error::data_loss(format!("item {key} needs {}", error.message())))
+        });
         let tables = tables.map_err(|error| {
+            if error.kind() == ErrorKind::Cancelled {
+                return error;
+            }
             let path = journal.shared.directory.path.display();
             let text = format!("store {path}: {}: reverb store repair {path}", error.message());
             Error::data_loss(text)
@@ -126,8 +132,29 @@ impl Journal {
         Ok((journal, Recovered { commit, at, tables, notes, dropped_bytes }))
     }
 
+    /// A journal that goes on after a commit, and has written nothing yet.
+    pub(crate) fn of(options: StoreOptions, directory: Directory, found: &Found) -> Self {
+        Self {
+            shared: Arc::new(Shared::new(options, directory)),
+            appender: Appender::default(),
+            appended: HashSet::new(),
+            log: None,
+            log_end: found.log_end,
+            base: None,
+            newest_base: found.base,
+            base_bytes: 0,
+            log_bytes: 0,
+            files: Vec::new(),
+            next_id: found.replay.next_id.saturating_add(SKIPPED_IDS),
+            commit: found.commit,
+            at: found.at,
+            notes: found.replay.notes.clone(),
+            dead: Vec::new(),
+        }
+    }
+
     /// Opens a data file that an item needs.
-    fn need(&self, needed: &mut HashMap<u32, Needed>, number: u32) -> Result<Needed> {
+    pub(crate) fn need(&self, needed: &mut HashMap<u32, Needed>, number: u32) -> Result<Needed> {
         if let Some(found) = needed.get(&number) {
             return Ok(found.clone());
         }
@@ -174,7 +201,8 @@ impl Journal {
         for (kind, files) in [(FileKind::Log, &listing.logs), (FileKind::Base, &listing.bases)] {
             for (&number, head) in files {
                 if head.is_some() && !is_new {
-                    self.files.push((kind, number));
+                    let bytes = open(directory, kind, number).map_or(0, |(_, len)| len);
+                    self.files.push(JournalFile { kind, number, bytes });
                 } else if is_ours(directory, kind, number) {
                     directory.delete(&directory.file(kind, number), &shared.counts);
                 }
@@ -194,14 +222,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes payloads that have no place, without waiting for the disk. The next commit brings
-    /// them there. Chunks that have a place, or stay in memory, are left.
+    /// Brings payloads that have no place to the disk, so that they may leave memory. Chunks that
+    /// have a place, or stay in memory, are left.
     ///
     /// # Errors
     ///
     /// `Unavailable` if the disk fails.
-    pub fn write<'a>(&mut self, chunks: impl IntoIterator<Item = &'a Chunk>) -> Result<()> {
-        Ok(self.append(chunks, Task::Write).inspect_err(|_| self.give_up())?)
+    pub fn write(&mut self, chunks: &[Chunk]) -> Result<()> {
+        let written = self.append(chunks, Task::Write).and_then(|()| self.sync_payloads());
+        self.finish(written)
     }
 
     /// Brings a commit to the disk: payloads, then records.
@@ -211,7 +240,12 @@ impl Journal {
     /// `Unavailable` if the disk fails. The same changes are to be given again, and go to new
     /// files.
     pub fn commit(&mut self, changes: &Changes) -> Result<Committed> {
-        Ok(self.try_commit(changes).inspect_err(|_| self.give_up())?)
+        let committed = self.try_commit(changes);
+        let committed = self.finish(committed)?;
+        if self.shared.queue.lock().end_trouble(false) {
+            tracing::info!("store {}: writes again", self.shared.directory.path.display());
+        }
+        Ok(committed)
     }
 
     fn try_commit(&mut self, changes: &Changes) -> Written<Committed> {
@@ -224,12 +258,13 @@ impl Journal {
         let mut records = Records::new();
         log.recorder.put(&mut records, changes, &mut self.next_id);
         put_notes(&mut records, &changes.notes);
-        let at = nanoseconds(SystemTime::now()).max(self.at + 1);
+        let at = nanoseconds(changes.taken_at.unwrap_or_else(SystemTime::now)).max(self.at + 1);
         let next = self.commit + 1;
         let frame = records.seal(&log.random, FrameKind::Commit, next, self.commit, at);
         log.append(&shared, &frame)?;
         self.log_end = log.end();
         self.log_bytes += frame.len() as u64;
+        self.count_log();
         (self.commit, self.at) = (next, at);
         self.notes.extend(changes.notes.iter().cloned());
         let num_notes = self.notes.len();
@@ -244,6 +279,11 @@ impl Journal {
             self.append(table.items.chunks(), Task::Write)?;
         }
         self.append(&changes.moved, Task::Move)?;
+        self.sync_payloads()
+    }
+
+    /// Brings what was appended to the disk, and tells its chunks where it is.
+    fn sync_payloads(&mut self) -> Written {
         self.appender.flush(&self.shared)?;
         self.appender.sync(&self.shared)?;
         self.appender.set_places();
@@ -273,20 +313,49 @@ impl Journal {
         Ok(())
     }
 
-    /// Closes the files that are written. What they have beyond the last commit does not count.
-    fn give_up(&mut self) {
-        self.appender.give_up(&self.shared, true);
-        self.appended.clear();
-        self.log = None;
+    /// After a failure closes the files that are written. What they have beyond the last commit
+    /// does not count.
+    fn finish<T>(&mut self, written: Written<T>) -> Result<T> {
+        written.map_err(|refusal| {
+            self.appender.give_up(&self.shared, true);
+            self.appended.clear();
+            self.log = None;
+            self.shared.set_trouble(&refusal);
+            refusal.into()
+        })
     }
 
     fn create_log(&mut self, first: impl FnOnce(&[u8; 16]) -> Vec<u8>) -> Written {
         let number = self.shared.files.lock().take_number();
-        self.files.push((FileKind::Log, number));
+        self.files.push(JournalFile { kind: FileKind::Log, number, bytes: 0 });
         let log = Log::create(&self.shared, number, self.log_end, first)?;
         self.log_end = log.end();
         self.log = Some(log);
+        self.count_log();
         Ok(())
+    }
+
+    /// Counts the bytes of the log, which has grown.
+    fn count_log(&mut self) {
+        let LogEnd { number, end } = self.log_end;
+        let log = self.files.iter_mut().rev();
+        if let Some(log) =
+            log.filter(|file| file.kind == FileKind::Log).find(|log| log.number == number)
+        {
+            let before = std::mem::replace(&mut log.bytes, end);
+            let written = &self.shared.counts.written_log_bytes;
+            written.fetch_add(end.saturating_sub(before), Relaxed);
+        }
+        self.count_files();
+    }
+
+    /// Counts the bytes of logs and bases.
+    fn count_files(&self) {
+        let Counts { log_bytes, base_bytes, .. } = &*self.shared.counts;
+        for (kind, sum) in [(FileKind::Log, log_bytes), (FileKind::Base, base_bytes)] {
+            let files = self.files.iter().filter(|file| file.kind == kind);
+            sum.store(files.map(|file| file.bytes).sum(), Relaxed);
+        }
     }
 
     /// Deletes files that were dead when the commit before was on disk: what referred to them was
@@ -304,8 +373,10 @@ impl Journal {
     /// As `commit`. There is no base then.
     pub fn begin_base(&mut self) -> Result<()> {
         self.abandon_base();
-        self.create_log(|_| Vec::new()).inspect_err(|_| self.give_up())?;
-        Ok(self.create_base()?)
+        let log = self.create_log(|_| Vec::new());
+        self.finish(log)?;
+        let base = self.create_base();
+        self.finish(base)
     }
 
     /// Creates the base with the number of the log that has just begun.
@@ -322,7 +393,8 @@ impl Journal {
     ///
     /// As `commit`. There is no base then. `FailedPrecondition` if there is none.
     pub fn put_part(&mut self, part: &Changes) -> Result<()> {
-        self.put_payloads(part).inspect_err(|_| self.give_up())?;
+        let payloads = self.put_payloads(part);
+        self.finish(payloads)?;
         let mut base = self.take_base()?;
         base.put(&self.shared, part, &mut self.next_id)
             .inspect_err(|_| base.delete(&self.shared))?;
@@ -340,12 +412,14 @@ impl Journal {
         let finished = base.finish(&self.shared, self.next_id);
         self.base_bytes = finished.inspect_err(|_| base.delete(&self.shared))?;
         let kept_from = std::mem::replace(&mut self.newest_base, base.number);
-        self.files.push((FileKind::Base, base.number));
-        let directory = &self.shared.directory;
-        self.files.retain(|&(kind, number)| {
-            number >= kept_from
-                || !directory.delete(&directory.file(kind, number), &self.shared.counts)
+        let (number, bytes) = (base.number, self.base_bytes);
+        self.files.push(JournalFile { kind: FileKind::Base, number, bytes });
+        let Shared { directory, counts, .. } = &*self.shared;
+        counts.written_base_bytes.fetch_add(bytes, Relaxed);
+        self.files.retain(|&JournalFile { kind, number, .. }| {
+            number >= kept_from || !directory.delete(&directory.file(kind, number), counts)
         });
+        self.count_files();
         Ok(())
     }
 
@@ -364,6 +438,43 @@ impl Journal {
         }
     }
 
+    /// Moves all files to a directory of their own in that of the store, which is empty then, and
+    /// returns its path.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if the system refuses it.
+    pub fn set_aside(self) -> Result<PathBuf> {
+        self.shared.directory.set_aside("stale", |_, _| true)
+    }
+
+    /// Makes a base of all tables, and moves what was there before into a directory of its own.
+    /// Returns its path.
+    ///
+    /// # Errors
+    ///
+    /// As `put_part`.
+    pub(crate) fn start_over(
+        &mut self,
+        parts: impl IntoIterator<Item = Changes>,
+    ) -> Result<PathBuf> {
+        // The new log goes on with none of those that are there.
+        self.log_end = LogEnd { number: 0, end: 0 };
+        self.begin_base()?;
+        for part in parts {
+            self.put_part(&part)?;
+        }
+        self.end_base()?;
+        let first = self.newest_base;
+        let is_before = |kind, number| kind != FileKind::Data && number < first;
+        self.shared.directory.set_aside("before-repair", is_before)
+    }
+
+    /// Returns true if one more commit would delete files that nothing needs.
+    pub fn has_dead_files(&self) -> bool {
+        !self.dead.is_empty() || !self.shared.files.lock().dead().is_empty()
+    }
+
     /// Returns true if its files have nearly as many bytes as they may, so that inserts have to
     /// wait. What it is given is written nevertheless.
     pub fn is_full(&self) -> bool {
@@ -376,9 +487,19 @@ impl Journal {
         self.base.is_none() && self.log_bytes > self.base_bytes.max(MIN_LOG_BYTES)
     }
 
-    /// The files whose payloads are to be moved out now; see `Store::to_empty`.
-    pub fn to_empty(&self) -> FilesToEmpty {
-        self.shared.to_empty()
+    /// Bytes of the log since the newest base, which a start would replay.
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes
+    }
+
+    /// What other threads see of it.
+    pub fn observer(&self) -> Observer {
+        Observer(self.shared.clone())
+    }
+
+    /// Id of the store, in all its files.
+    pub fn id(&self) -> u128 {
+        u128::from_be_bytes(self.shared.directory.id)
     }
 
     /// The last commit; 0 if there is none.

@@ -11,6 +11,7 @@ use reverb_files::DiskFile;
 
 use crate::directory::{Directory, is_unusable, parse_name, read_start};
 use crate::head::{FileKind, HEAD_BYTES, Head};
+use crate::pace::Pace;
 
 /// Files by their numbers, with their heads, if these are whole.
 #[derive(Debug, Default)]
@@ -103,7 +104,7 @@ pub(crate) fn open(
 ) -> io::Result<(Arc<dyn DiskFile>, u64)> {
     let file = directory.disk.open(&directory.file(kind, number))?;
     let len = file.size()?;
-    Ok((file, len))
+    Ok((Pace::apply(directory.pace.as_ref(), file), len))
 }
 
 /// Returns true if a file that nothing needs is ours: it begins with our head, or has none at all.

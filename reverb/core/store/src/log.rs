@@ -53,7 +53,7 @@ impl Log {
             for bytes in [head.to_bytes(), first(&head.random)] {
                 write_at(shared, &*file, &bytes, &mut end).map_err(|error| ("write", error))?;
             }
-            file.sync_data().map_err(|error| ("sync", error))?;
+            shared.counts.sync(&*file).map_err(|error| ("sync", error))?;
             directory.disk.rename(&part, &whole).map_err(|error| ("rename", error))?;
             directory.disk.sync_directory(&directory.path).map_err(|error| ("sync", error))?;
             Ok(file)
@@ -75,7 +75,8 @@ impl Log {
     pub(crate) fn append(&mut self, shared: &Shared, frame: &[u8]) -> Written {
         let mut end = self.end;
         let written = write_at(shared, &*self.file, frame, &mut end).map_err(|it| ("write", it));
-        let synced = written.and_then(|()| self.file.sync_data().map_err(|it| ("sync", it)));
+        let synced =
+            written.and_then(|()| shared.counts.sync(&*self.file).map_err(|it| ("sync", it)));
         match synced {
             Ok(()) => {
                 self.end = end;

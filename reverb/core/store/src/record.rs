@@ -5,8 +5,9 @@
 //! and above may be skipped by a program that does not know it. `v` is a varint, keys and doubles
 //! have eight bytes, little endian.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
+use hashbrown::HashMap;
 use reverb_data::proto_bytes::{put_nested, put_varint};
 use reverb_data::{Chunk, PAYLOAD_ALIGNMENT, Place, Recorded};
 
@@ -116,6 +117,7 @@ impl Recorder {
         put_list(records, DELETE, number, &table.deleted, |out, key| {
             out.extend_from_slice(&key.to_le_bytes());
         });
+        records.reserve(table.items.usual_record_bytes());
         let mut ids = Vec::new();
         for item in table.items.iter() {
             ids.clear();

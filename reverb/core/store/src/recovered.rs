@@ -31,7 +31,7 @@ pub struct RecoveredTable {
     pub settings: Vec<u8>,
     /// Counters, if they were recorded later.
     pub counters: Option<Vec<u8>>,
-    /// Its items, in no order.
+    /// Its items, roughly in the order of their insertion.
     pub items: Vec<RecoveredItem>,
 }
 
@@ -41,7 +41,7 @@ pub struct RecoveredItem {
     /// Its key.
     pub key: u64,
     /// Its body, as it was recorded.
-    pub body: Box<[u8]>,
+    pub body: Vec<u8>,
     /// Its chunks, which it shares with other items. Large payloads are on disk.
     pub chunks: Vec<Chunk>,
     /// Its priority, if that has changed since.

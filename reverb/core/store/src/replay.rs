@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The state that records give when they are applied in order.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, UNIX_EPOCH};
 
+use hashbrown::HashMap;
 use reverb_base::{Error, Result};
 use reverb_data::proto_bytes::{Field, Reader};
 use reverb_data::{
@@ -14,12 +16,14 @@ use reverb_data::{
 use crate::changes::Note;
 use crate::record::{self, DELTA, MAX_NOTES, SPARSE};
 use crate::recovered::{RecoveredItem, RecoveredTable};
+use crate::recovery::check;
 
 /// The state so far.
 #[derive(Debug)]
 pub(crate) struct Replay {
     tables: BTreeMap<u32, Table>,
-    chunks: HashMap<u64, Known>,
+    /// By id. Items refer to neighbours one after another, so that these lie together.
+    chunks: BTreeMap<u64, Known>,
     heads: Vec<Arc<Heads>>,
     heads_by_bytes: HashMap<Vec<u8>, usize>,
     /// Positions in `heads` by their ids.
@@ -38,11 +42,15 @@ pub(crate) struct Replay {
 struct Table {
     settings: Option<Vec<u8>>,
     counters: Option<Vec<u8>>,
-    items: HashMap<u64, Item>,
+    /// In the order of their records, which their chunks have too; `None` for those that are gone.
+    items: Vec<Option<Item>>,
+    /// Positions in `items` by key.
+    positions: HashMap<u64, usize>,
 }
 
 #[derive(Debug)]
 struct Item {
+    key: u64,
     /// The record behind the key: ids and body.
     rest: Box<[u8]>,
     changed: Option<Box<Values>>,
@@ -75,6 +83,31 @@ struct OnDisk {
     crc: u32,
 }
 
+impl Table {
+    fn reset(&mut self) {
+        self.items.clear();
+        self.positions.clear();
+    }
+
+    fn put(&mut self, item: Item) {
+        let at = *self.positions.entry(item.key).or_insert(self.items.len());
+        if at == self.items.len() {
+            self.items.push(None);
+        }
+        self.items[at] = Some(item);
+    }
+
+    fn remove(&mut self, key: u64) {
+        if let Some(at) = self.positions.remove(&key) {
+            self.items[at] = None;
+        }
+    }
+
+    fn get_mut(&mut self, key: u64) -> Option<&mut Item> {
+        self.items[*self.positions.get(&key)?].as_mut()
+    }
+}
+
 /// A data file that items need, and its length.
 pub(crate) type Needed = (Arc<DataFile>, u64);
 
@@ -82,7 +115,7 @@ impl Replay {
     pub(crate) fn new() -> Self {
         Self {
             tables: BTreeMap::new(),
-            chunks: HashMap::new(),
+            chunks: BTreeMap::new(),
             heads: Vec::new(),
             heads_by_bytes: HashMap::new(),
             heads_by_id: HashMap::new(),
@@ -126,22 +159,21 @@ impl Replay {
                 (table.settings, table.counters) = (Some(body.rest().to_vec()), None);
             }
             record::COUNTERS => table.counters = Some(body.rest().to_vec()),
-            record::RESET => table.items.clear(),
+            record::RESET => table.reset(),
             record::DELETE => {
                 while !body.is_empty() {
-                    table.items.remove(&u64::from_le_bytes(array(&mut body)?));
+                    table.remove(u64::from_le_bytes(array(&mut body)?));
                 }
             }
             record::ITEM => {
                 let key = u64::from_le_bytes(array(&mut body)?);
-                let item = Item { rest: body.rest().into(), changed: None };
-                table.items.insert(key, item);
+                table.put(Item { key, rest: body.rest().into(), changed: None });
             }
             record::PRIORITY | record::REMOVAL | record::TIMES => {
                 while !body.is_empty() {
                     let key = u64::from_le_bytes(array(&mut body)?);
                     let mut unknown = Values::default();
-                    let known = table.items.get_mut(&key);
+                    let known = table.get_mut(key);
                     let values =
                         known.map_or(&mut unknown, |item| item.changed.get_or_insert_default());
                     if kind == record::TIMES {
@@ -220,43 +252,52 @@ impl Replay {
         Ok(())
     }
 
-    /// The tables with their items. `find` opens the data files that these need.
+    /// The tables with their items. `find` opens the data files that these need; `lose` is told of
+    /// items that lack something, by table and key, and says whether the others are of use.
     pub(crate) fn into_tables(
         mut self,
+        cancelled: &AtomicBool,
         mut find: impl FnMut(u32) -> Result<Needed>,
+        mut lose: impl FnMut(u32, u64, Error) -> Result<()>,
     ) -> Result<Vec<RecoveredTable>> {
         let mut tables = Vec::new();
         for (number, table) in std::mem::take(&mut self.tables) {
             let Some(settings) = table.settings else {
                 return Err(Error::data_loss(format!("table {number} has no settings")));
             };
-            let mut items = Vec::with_capacity(table.items.len());
-            for (key, Item { rest, changed }) in table.items {
-                let mut reader = Reader::new(&rest);
-                let num_chunks = reader.length()?;
-                let mut chunks = Vec::with_capacity(num_chunks.min(64));
-                for _ in 0..num_chunks {
-                    let id = reader.varint()?;
-                    chunks.push(self.make(id, &mut find).map_err(|error| {
-                        Error::data_loss(format!("item {key} needs {}", error.message()))
-                    })?);
+            let mut items = Vec::with_capacity(table.positions.len());
+            drop(table.positions);
+            for item in table.items.into_iter().flatten() {
+                check(cancelled)?;
+                let key = item.key;
+                match self.item(item, &mut find) {
+                    Ok(item) => items.push(item),
+                    Err(error) => lose(number, key, error)?,
                 }
-                let body = reader.rest().into();
-                let Values { priority, removal_priority, times_sampled } =
-                    changed.map_or_else(Values::default, |changed| *changed);
-                items.push(RecoveredItem {
-                    key,
-                    body,
-                    chunks,
-                    priority,
-                    removal_priority,
-                    times_sampled,
-                });
             }
             let counters = table.counters;
             tables.push(RecoveredTable { number, settings, counters, items });
         }
         Ok(tables)
+    }
+
+    fn item(
+        &mut self,
+        Item { key, rest, changed }: Item,
+        find: &mut impl FnMut(u32) -> Result<Needed>,
+    ) -> Result<RecoveredItem> {
+        let mut reader = Reader::new(&rest);
+        let num_chunks = reader.length()?;
+        let mut chunks = Vec::with_capacity(num_chunks.min(64));
+        for _ in 0..num_chunks {
+            chunks.push(self.make(reader.varint()?, find)?);
+        }
+        let ids_len = rest.len() - reader.rest().len();
+        let mut body = rest.into_vec();
+        body.drain(..ids_len);
+        let Values { priority, removal_priority, times_sampled } =
+            changed.map_or_else(Values::default, |changed| *changed);
+        Ok(RecoveredItem { key, body, chunks, priority, removal_priority, times_sampled })
     }
 
     /// The chunk with an id, which is made once.
@@ -354,7 +395,8 @@ mod tests {
         let mut replay = Replay::new();
         replay.apply(records)?;
         let file = |number| DataFile::new(number, "data".into(), Box::new(NoFile));
-        replay.into_tables(|number| Ok((file(number), 1 << 20)))
+        let find = |number| Ok((file(number), 1 << 20));
+        replay.into_tables(&AtomicBool::new(false), find, |_, _, error| Err(error))
     }
 
     #[test]

@@ -23,14 +23,26 @@ pub struct StoreStatus {
     pub max_bytes: u64,
     /// Number of data files.
     pub num_files: usize,
+    /// Bytes of the log files and of the bases that are there; 0 without a journal.
+    pub log_bytes: u64,
+    /// See `log_bytes`.
+    pub base_bytes: u64,
     /// Bytes of payloads that were written for the first time.
     pub written_bytes: u64,
     /// Bytes of payloads that were written again, to empty files.
     pub moved_bytes: u64,
+    /// Bytes of logs and of bases that were written so far.
+    pub written_log_bytes: u64,
+    /// See `written_log_bytes`.
+    pub written_base_bytes: u64,
     /// Bytes of payloads that were given to it and are not written yet.
     pub waiting_bytes: u64,
     /// Bytes a second of the last writes; 0 before the first one.
     pub write_speed: f64,
+    /// Number of times that a file was synced.
+    pub syncs: u64,
+    /// Time of all syncs together.
+    pub sync_time: Duration,
     /// Number of reads.
     pub reads: u64,
     /// Bytes that were read.
@@ -53,7 +65,7 @@ pub struct Failure {
 /// Number of errors of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskErrors {
-    /// `create`, `write`, `read` or `delete`.
+    /// `create`, `write`, `sync`, `rename`, `read` or `delete`.
     pub call: &'static str,
     /// A word for the error, such as `no_space` or `io`.
     pub kind: &'static str,

@@ -14,12 +14,12 @@ use reverb_data::Chunk;
 use reverb_files::Disk;
 
 use crate::counts::Counts;
-use crate::data_files::{DataFiles, FilesToEmpty, Sizes};
+use crate::data_files::{DataFiles, FilesToEmpty};
 use crate::directory::Directory;
 use crate::head::FileKind;
 use crate::open_file::Waker;
 use crate::queue::{Queue, Refusal, Task, Written};
-use crate::status::{DiskErrors, StoreStatus};
+use crate::status::StoreStatus;
 use crate::writer;
 
 /// Bytes that wait before `write` does. They are in memory anyway.
@@ -181,30 +181,7 @@ impl Store {
 
     /// State and counts.
     pub fn status(&self) -> StoreStatus {
-        let Shared { options, counts, .. } = &*self.shared;
-        let Sizes { bytes, live_bytes, num_files } = self.shared.files.lock().sizes();
-        let (state, failure, waiting_bytes) = {
-            let queue = self.shared.queue.lock();
-            (queue.state(), queue.failure(), queue.waiting_bytes)
-        };
-        let errors = counts.errors().into_iter();
-        StoreStatus {
-            path: options.path.clone(),
-            state,
-            failure,
-            live_bytes,
-            dead_bytes: bytes - live_bytes,
-            max_bytes: self.shared.budget.load(Relaxed),
-            num_files,
-            written_bytes: counts.written_bytes.load(Relaxed),
-            moved_bytes: counts.moved_bytes.load(Relaxed),
-            waiting_bytes,
-            write_speed: counts.write_speed(),
-            reads: counts.reads.load(Relaxed),
-            read_bytes: counts.read_bytes.load(Relaxed),
-            read_time: counts.read_time(),
-            errors: errors.map(|((call, kind), count)| DiskErrors { call, kind, count }).collect(),
-        }
+        self.shared.status()
     }
 
     /// Ends the thread and deletes the files. A disk that hangs is left after 5 s.
@@ -296,6 +273,17 @@ impl Shared {
         let mut files = self.files.lock();
         let room = budget.saturating_sub(files.sizes().used());
         files.choose(if room < scarce { budget / 20 } else { 0 }, room)
+    }
+
+    /// Bytes that files may take, as it was seen last.
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget.load(Relaxed)
+    }
+
+    /// A write was refused. It is tried again after a while.
+    pub(crate) fn set_trouble(&self, refusal: &Refusal) {
+        let retry_at = Instant::now() + self.options.retry_after;
+        self.queue.lock().set_trouble(refusal, retry_at);
     }
 
     /// Deletes data files.

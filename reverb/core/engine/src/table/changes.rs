@@ -6,7 +6,6 @@
 //! item that comes and goes between two commits leaves no entry: its chunks must not live on. A
 //! second update overwrites the first: a disk that hangs costs memory for items, not for updates.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reverb_base::memory::prefetch_from;
@@ -52,15 +51,6 @@ pub struct ChangedItem {
     /// Number of times it was sampled, if the table allows more than one and limits them. Samples
     /// of other tables are no changes of their items.
     pub times_sampled: Option<i32>,
-}
-
-/// The log to which a table's commits go.
-#[derive(Debug, Clone)]
-pub struct Journal {
-    /// Its directory, for people.
-    pub path: Arc<str>,
-    /// Age of the oldest change that is not on disk at which inserts begin to wait.
-    pub max_lag: Duration,
 }
 
 /// What a mutation has done to an item.
@@ -157,7 +147,8 @@ impl<T> Entries<T> {
 /// Records the changes of a table.
 #[derive(Debug)]
 pub(super) struct ChangeRecorder {
-    journal: Journal,
+    /// Age of the oldest change that is not on disk at which inserts begin to wait.
+    max_lag: Duration,
     /// Notes of the operation that is running.
     notes: Vec<Note>,
     numbers: Numbers,
@@ -172,9 +163,9 @@ pub(super) struct ChangeRecorder {
 }
 
 impl ChangeRecorder {
-    pub(super) fn new(journal: Journal) -> Self {
+    pub(super) fn new(max_lag: Duration) -> Self {
         Self {
-            journal,
+            max_lag,
             notes: Vec::new(),
             numbers: Numbers::default(),
             added: Entries::default(),
@@ -184,10 +175,6 @@ impl ChangeRecorder {
             since: None,
             unsynced: None,
         }
-    }
-
-    pub(super) fn journal(&self) -> &Journal {
-        &self.journal
     }
 
     #[inline]
@@ -318,7 +305,7 @@ impl ChangeRecorder {
     /// Age of the oldest change that is not on disk, if inserts have to wait for it.
     pub(super) fn lag_above_limit(&self, now: Instant) -> Option<Duration> {
         let lag = now.saturating_duration_since(self.oldest()?);
-        (lag >= self.journal.max_lag).then_some(lag)
+        (lag >= self.max_lag).then_some(lag)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use reverb_base::Result;
 use reverb_data::TableInfo;
 
-use super::changes::{ChangeRecorder, Changes, Journal};
+use super::changes::{ChangeRecorder, Changes};
 use super::clock::Activity;
 use super::snapshot::{SnapshotCut, lock_all};
 use super::{Shared, Table};
@@ -77,9 +77,11 @@ impl Shared {
 
 impl Table {
     /// Records changes for commits from now on. The items that are there count as those of a
-    /// commit. Not for a table whose server may still fail to start: it loses its items again.
-    pub fn record_changes(&self, journal: Journal) {
-        self.shared.lock().state.record_changes(ChangeRecorder::new(journal));
+    /// commit. Inserts wait from an age of the oldest change that is not on disk of `max_lag` on.
+    ///
+    /// Not for a table whose server may still fail to start: it loses its items again.
+    pub fn record_changes(&self, max_lag: Duration) {
+        self.shared.lock().state.record_changes(ChangeRecorder::new(max_lag));
     }
 
     /// Every commit that was taken of this table is on disk. Inserts that wait for that go on.

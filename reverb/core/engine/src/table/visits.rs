@@ -66,7 +66,7 @@ mod tests {
 
     use super::super::items::{AllItems, LARGEST_PIECE};
     use super::super::testing::{IgnoreConfirm, config, item, item_of_length};
-    use super::super::{Commit, Confirm, Journal, SlotSet, SnapshotCut, Table, configure};
+    use super::super::{Commit, Confirm, SlotSet, SnapshotCut, Table, configure};
     use super::counter::take_most;
 
     const NUM_ITEMS: u64 = 40_000;
@@ -155,7 +155,7 @@ mod tests {
         check("snapshot", || {
             drop(SnapshotCut::begin(&[Arc::clone(&table)]).unwrap().copy());
         });
-        table.record_changes(Journal { path: "/data".into(), max_lag: Duration::from_secs(2) });
+        table.record_changes(Duration::from_secs(2));
         let updates: Vec<(u64, f64)> = keys.iter().map(|&key| (key, 2.0)).collect();
         check("updates", || drop(table.mutate(&updates, &[]).unwrap()));
         check("commit", || {

@@ -5,10 +5,10 @@
 //! diagnosis of a server show these reasons; a server adds facts that tables do not know.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reverb_base::figures::{Bound, count, plural, seconds};
+use reverb_base::diagnosis::journal_behind;
+use reverb_base::figures::{Bound, count, plural};
 use reverb_base::{Error, byte_size};
 use reverb_data::RateLimiterConfig;
 
@@ -28,8 +28,6 @@ pub enum WaitReason {
     Never(String),
     /// Changes are not on disk for so long that a crash would lose too much.
     Disk {
-        /// Directory of the journal.
-        path: Arc<str>,
         /// Age of the oldest change that is not on disk.
         lag: Duration,
     },
@@ -170,9 +168,7 @@ impl WaitReason {
         match self {
             Self::Paused(by) => format!("paused by {by}"),
             Self::Never(_) | Self::NoWindow { .. } | Self::Queued { .. } => self.to_string(),
-            Self::Disk { path, lag } => {
-                format!("the journal in {path} is {} behind", seconds(*lag))
-            }
+            Self::Disk { lag } => journal_behind(None, *lag, None),
             Self::TableFull { bytes, max_bytes } => format!(
                 "the table holds {} of {} (max_bytes, when_full=\"wait\")",
                 byte_size::describe(*bytes),
@@ -233,7 +229,7 @@ impl Shared {
         if let Some(changes) = state.changes()
             && let Some(lag) = changes.lag_above_limit(now)
         {
-            return Some(WaitReason::Disk { path: Arc::clone(&changes.journal().path), lag });
+            return Some(WaitReason::Disk { lag });
         }
         let limiter = state.limiter();
         if !limiter.can_insert(1) {

@@ -15,7 +15,7 @@ use reverb_data::{
     TableChange, TableConfig, WhenFull,
 };
 use reverb_engine::{
-    ChangedBy, Commit, Held, Journal, Limit, LimiterHold, Table, TableStatus, WaitReason, configure,
+    ChangedBy, Commit, Held, Limit, LimiterHold, Table, TableStatus, WaitReason, configure,
 };
 
 fn options(is_whole: bool) -> SampleOptions {
@@ -451,7 +451,7 @@ proptest! {
         let mut case = Case::new(config);
         if has_journal {
             // Inserts wait for each change to be on disk.
-            case.table.record_changes(Journal { path: "/data".into(), max_lag: Duration::ZERO });
+            case.table.record_changes(Duration::ZERO);
         }
         for step in steps {
             case.apply(step);

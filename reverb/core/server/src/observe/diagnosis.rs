@@ -13,7 +13,7 @@ use reverb_base::byte_size;
 use reverb_base::diagnosis as sentences;
 pub(crate) use reverb_base::diagnosis::State;
 use reverb_base::figures::{number, plural, seconds};
-use reverb_engine::{ChangedBy, Held, Limit, TableStatus, WaitReason};
+use reverb_engine::{ChangedBy, Held, Limit, Side, TableStatus, WaitReason};
 
 use crate::observe::streams::{Stream, WaitsFor};
 use crate::observe::timeline::Rates;
@@ -42,8 +42,19 @@ pub(crate) struct Surroundings {
     pub(crate) room: Option<u64>,
     /// What blocks the inserts of all tables, if the server has no memory left.
     pub(crate) full_server: Option<FullServer>,
+    /// What is told of a journal that is behind.
+    pub(crate) journal: JournalFacts,
     /// Author of the server's drain, if it drains.
     pub(crate) draining: Option<ChangedBy>,
+}
+
+/// The journal of a server, as the reader of a diagnosis may know it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct JournalFacts {
+    /// Its directory, for readers who may know it.
+    pub(crate) place: Option<String>,
+    /// Why writes fail, while they do.
+    pub(crate) error: Option<String>,
 }
 
 /// What gives a server without memory room again.
@@ -53,6 +64,8 @@ pub(crate) enum FullServer {
     Items { total: u64, limit: u64 },
     /// Payloads have to be written to this place, which takes so many bytes a second.
     Disk { place: String, unwritten_bytes: u64, bytes_per_second: f64 },
+    /// The files of a journal in this place have nearly as many bytes as they may.
+    Files { place: String, bytes: u64, max_bytes: u64 },
 }
 
 impl fmt::Display for FullServer {
@@ -72,6 +85,14 @@ impl fmt::Display for FullServer {
                 byte_size::describe(*unwritten_bytes),
                 number(bytes_per_second / 1e6)
             ),
+            Self::Files { place, bytes, max_bytes } => write!(
+                f,
+                "Inserts wait for the disk: the files in {place} have {} of {} (max_bytes of the \
+                 store). Items leave by sampling, deletes or reset; give large tables \
+                 when_full=\"remove\".",
+                byte_size::describe(*bytes),
+                byte_size::describe(*max_bytes)
+            ),
         }
     }
 }
@@ -84,7 +105,18 @@ impl Surroundings {
 
     /// Reason why inserts are blocked, by the server or by the table.
     pub(crate) fn why_inserts_wait(&self, table: &TableStatus) -> Option<String> {
-        self.why_full().filter(|_| self.writers > 0).or_else(|| table.inserting.why_it_waits())
+        let Side { reason, oldest_wait, .. } = &table.inserting;
+        let reason = reason.as_ref().filter(|_| oldest_wait.is_some());
+        let of_table = || reason.map(|reason| self.explain(reason));
+        self.why_full().filter(|_| self.writers > 0).or_else(of_table)
+    }
+
+    /// The sentences of a wait reason, with what only the server knows.
+    fn explain(&self, reason: &WaitReason) -> String {
+        let WaitReason::Disk { lag } = reason else { return reason.to_string() };
+        let JournalFacts { place, error } = &self.journal;
+        let cause = sentences::journal_behind(place.as_deref(), *lag, error.as_deref());
+        format!("An insert waits for the disk: {cause}.")
     }
 }
 
@@ -209,8 +241,8 @@ impl<'a> Case<'a> {
             (Some(_), Some(_)) => (State::Stuck, self.why_stuck(), None),
             (None, Some(_)) => match (self.around.why_full(), inserts) {
                 (Some(why), _) => (State::Full, why, None),
-                (None, Some(WaitReason::TableFull { .. } | WaitReason::Disk { .. })) => {
-                    (State::Full, String::new(), inserts)
+                (None, Some(why @ (WaitReason::TableFull { .. } | WaitReason::Disk { .. }))) => {
+                    (State::Full, self.around.explain(why), None)
                 }
                 _ => (State::Behind, self.how_far_behind(), inserts),
             },
@@ -244,7 +276,7 @@ impl<'a> Case<'a> {
         let full = self
             .inserts_wait_for
             .filter(|why| matches!(why, WaitReason::TableFull { .. } | WaitReason::Disk { .. }));
-        if let Some(memory) = server.or_else(|| full.map(ToString::to_string)) {
+        if let Some(memory) = server.or_else(|| full.map(|why| self.around.explain(why))) {
             return format!("Neither can go on: samples wait for inserts. {memory}");
         }
         let cause = |reason: Option<&WaitReason>| reason.map_or(String::new(), WaitReason::cause);

@@ -6,6 +6,7 @@ mod configure_tables;
 mod drain;
 mod group;
 mod status;
+mod sync;
 mod tables;
 
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use reverb_wire::calls::{Call, SmallCall, SmallCallNeeds};
 use reverb_wire::generated::reverb::{
     CheckpointStatusRequest, ConfigureTablesRequest, DeleteItemsRequest, DirectoryRequest,
     DrainRequest, SetDirectoryRequest, SetPausedRequest, SetRateLimiterRequest, StatusRequest,
-    WaitReasonRequest,
+    SyncRequest, WaitReasonRequest,
 };
 use reverb_wire::generated::{CheckpointRequest, ResetRequest, ServerInfoRequest};
 use reverb_wire::transport::BoxFuture;
@@ -106,7 +107,7 @@ macro_rules! handlers {
 }
 
 /// The handlers of all small calls.
-const HANDLERS: [(&str, Handler); 13] = handlers![
+const HANDLERS: [(&str, Handler); 14] = handlers![
     CheckpointRequest,
     CheckpointStatusRequest,
     ConfigureTablesRequest,
@@ -119,6 +120,7 @@ const HANDLERS: [(&str, Handler); 13] = handlers![
     SetPausedRequest,
     SetRateLimiterRequest,
     StatusRequest,
+    SyncRequest,
     WaitReasonRequest,
 ];
 

@@ -43,6 +43,11 @@ pub struct CheckpointOptions {
     pub restored_from: Option<PathBuf>,
     /// Locks on files, held until the server stops. The mutex is locked during a save.
     pub held: Arc<tokio::sync::Mutex<Held>>,
+    /// Id of the server's journal, if it has one, which [`Server::open`] sets. Its checkpoints are
+    /// not newer than that.
+    ///
+    /// [`Server::open`]: crate::Server::open
+    pub store: Option<u128>,
 }
 
 impl Default for CheckpointOptions {
@@ -55,6 +60,7 @@ impl Default for CheckpointOptions {
             name: None,
             restored_from: None,
             held: Arc::default(),
+            store: None,
         }
     }
 }
@@ -207,6 +213,7 @@ impl Checkpoints {
             keep_latest: self.options.keep_latest,
             name: self.options.name.clone(),
             shard,
+            store: self.options.store,
         }
     }
 

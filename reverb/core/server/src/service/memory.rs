@@ -23,7 +23,7 @@ use reverb_rpc::server::Outgoing;
 use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::generated::reverb::MemoryStatus;
 
-use crate::observe::diagnosis::FullServer;
+use crate::observe::diagnosis::{FullServer, JournalFacts};
 use crate::observe::status::number;
 use crate::observe::streams::Stream;
 use crate::service::held_chunks::{HoldingStream, HoldingStreams};
@@ -263,14 +263,14 @@ impl Memory {
         Some(room.saturating_add(on_disk))
     }
 
-    /// True if inserts have to wait.
+    /// True if inserts have to wait: for memory, or for room in the files of a journal.
     pub(crate) fn is_full(&self) -> bool {
-        self.is_above(PAUSE_FROM_PERCENT)
+        self.is_above(PAUSE_FROM_PERCENT) || self.tier.as_ref().is_some_and(|tier| tier.is_full())
     }
 
     /// What inserts wait for while memory is full.
     pub(crate) fn what_makes_room(&self, shows_paths: bool) -> FullServer {
-        let of_disk = self.tier.as_ref().and_then(|tier| tier.unwritten(self, shows_paths));
+        let of_disk = self.tier.as_ref().and_then(|tier| tier.what_makes_room(self, shows_paths));
         of_disk.unwrap_or_else(|| FullServer::Items {
             total: self.account.total(),
             limit: self.max_bytes.unwrap_or(0),
@@ -369,6 +369,18 @@ impl Memory {
             rest += table.bytes().saturating_sub(bytes);
         }
         self.account.total().saturating_sub(rest).min(payloads)
+    }
+
+    /// What is told of a journal that is behind, to a reader who may know paths or not.
+    pub(crate) fn journal_facts(&self, shows_paths: bool) -> JournalFacts {
+        let tier = self.tier.as_ref().filter(|_| self.lag() > Duration::ZERO);
+        tier.map_or_else(JournalFacts::default, |tier| tier.journal_facts(shows_paths))
+    }
+
+    /// Age of the oldest change of the tables that is not in their journal.
+    pub(crate) fn lag(&self) -> Duration {
+        let oldest = self.tables.iter().filter_map(|table| table.unsynced().since).min();
+        oldest.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     fn note_ended(&self, stream: &HoldingStream, bytes: u64) {

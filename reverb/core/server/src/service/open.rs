@@ -3,9 +3,11 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use reverb_base::Result;
-use reverb_checkpoint::{Held, LoadOptions, Progress};
+use reverb_base::figures::seconds;
+use reverb_base::{Error, Result};
+use reverb_checkpoint::{Held, LoadOptions, Progress, newer_of_another};
 use reverb_engine::Table;
 use reverb_rpc::socket_path::SocketPath;
 use tokio::runtime::Handle;
@@ -98,8 +100,9 @@ impl Server {
             restore_settings,
             keep_signatures,
         });
-        // Chunks of the checkpoint go to the store as they are read.
-        let loaded = Tier::open(&options, runtime).and_then(|tier| {
+        let loaded = open_store(&options, which.as_ref(), runtime, progress).and_then(|tier| {
+            options.checkpoints.store = tier.as_ref().and_then(|tier| tier.journal_id());
+            // Chunks of the checkpoint go to the store as they are read.
             let tables = load(tables, &mut options, which, tier.as_deref(), progress)?;
             Ok((tables, tier))
         });
@@ -134,6 +137,36 @@ impl Opened {
     }
 }
 
+/// Opens the store. If another server has saved a checkpoint after the last commit in it, the
+/// tables lived elsewhere meanwhile: the files of the store are moved away, and it begins anew.
+fn open_store(
+    options: &ServerOptions,
+    which: Option<&LoadOptions>,
+    runtime: &Handle,
+    progress: &Progress,
+) -> Result<Option<Arc<Tier>>> {
+    let opened = Tier::open(options, runtime, progress.cancelled())?;
+    let Some((tier, which)) = opened.as_ref().zip(which) else { return Ok(opened) };
+    let Some((id, at)) = tier.journal_id().zip(tier.recovered_at()) else { return Ok(opened) };
+    let newer = newer_of_another(&which.root, which.name.as_ref(), id, at)?;
+    let Some((newer, taken_at)) = newer.filter(|_| which.load.is_none()) else {
+        return Ok(opened);
+    };
+    let ago = |at: SystemTime| seconds(at.elapsed().unwrap_or_default());
+    let aside = tier.set_aside()?;
+    tracing::warn!(
+        "store {}: its last commit is of {} ago, and checkpoint {} was saved by another server {} \
+         ago, so that one is loaded; the files of the store are in {}",
+        tier.path().display(),
+        ago(at),
+        newer.display(),
+        ago(taken_at),
+        aside.display()
+    );
+    drop(opened);
+    Tier::open(options, runtime, progress.cancelled())
+}
+
 fn load(
     tables: Vec<Arc<Table>>,
     options: &mut ServerOptions,
@@ -141,10 +174,12 @@ fn load(
     tier: Option<&Tier>,
     progress: &Arc<Progress>,
 ) -> Result<GivenBack> {
+    if let Some(tier) = tier.filter(|tier| tier.recovered_at().is_some()) {
+        return recover(&tables, options, which.as_ref(), tier, progress);
+    }
     let Some(which) = which else { return Ok(GivenBack { all: tables, is_loaded: false }) };
     let mut held = Held::default();
-    let mut adopter =
-        tier.zip(options.max_bytes).map(|(tier, max_bytes)| tier.adopter_of_load(max_bytes));
+    let mut adopter = tier.map(|tier| tier.adopter_of_load(options.max_bytes));
     let adopt = |chunk| match &mut adopter {
         Some(adopter) => adopter.adopt(chunk),
         None => Ok(chunk),
@@ -154,7 +189,40 @@ fn load(
     checkpoints.held = Arc::new(held.into());
     let Some(loaded) = loaded else { return Ok(GivenBack { all: tables, is_loaded: false }) };
     checkpoints.restored_from = Some(loaded.path);
-    Ok(GivenBack { all: loaded.tables, is_loaded: true })
+    let loaded = GivenBack { all: loaded.tables, is_loaded: true };
+    if let Some(tier) = tier {
+        // Chunks of the checkpoint that no item needs are free.
+        drop(adopter);
+        tier.keep_loaded(&loaded.all, progress.cancelled())?;
+    }
+    Ok(loaded)
+}
+
+/// Fills the tables with what the store has, which is newer than any checkpoint of its server.
+fn recover(
+    tables: &[Arc<Table>],
+    options: &mut ServerOptions,
+    which: Option<&LoadOptions>,
+    tier: &Tier,
+    progress: &Arc<Progress>,
+) -> Result<GivenBack> {
+    if let Some(chosen) = which.and_then(|which| which.load.as_ref()) {
+        return Err(Error::failed_precondition(format!(
+            "Checkpoint {} is named for loading, and the store {} has newer tables: move the store \
+             away to go back to the checkpoint, or name none.",
+            chosen.display(),
+            tier.path().display(),
+        )));
+    }
+    let mut held = Held::default();
+    if let Some(which) = which
+        && let Some(name) = &which.name
+    {
+        held.take_name(&which.root, name, progress)?;
+    }
+    options.checkpoints.held = Arc::new(held.into());
+    let all = tier.recover(tables, progress.cancelled())?.unwrap_or_else(|| tables.to_vec());
+    Ok(GivenBack { all, is_loaded: true })
 }
 
 /// Tables that lose the checkpoint's items again unless their server starts.

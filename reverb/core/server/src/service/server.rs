@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
@@ -112,7 +113,10 @@ impl Server {
         options: &ServerOptions,
         runtime: &Handle,
     ) -> Result<Self> {
-        Self::start_with(tables, options, Tier::open(options, runtime)?, runtime)
+        let never = &AtomicBool::new(false);
+        let tier = Tier::open(options, runtime, never)?;
+        let recovered = tier.as_ref().map_or(Ok(None), |tier| tier.recover(&tables, never))?;
+        Self::start_with(recovered.unwrap_or(tables), options, tier, runtime)
     }
 
     /// Like `start`, with a store that is open already.
@@ -168,7 +172,7 @@ impl Server {
             service.join_group(shard)?;
         }
         if let Some(tier) = &service.memory.tier {
-            tier.begin_sweep(&service.memory, service.tables.all())?;
+            tier.begin(&service.memory, service.tables.all())?;
         }
         service.memory.make_room();
         // A shard's tables depend on the bounds of the group.

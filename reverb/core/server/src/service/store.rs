@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store of a server: payloads of large chunks leave memory for the disk.
+//! The store of a server: payloads of large chunks leave memory for the disk, and what happens to
+//! the tables survives a crash.
 //!
 //! Chunks become disk chunks where they come in ([`adopt`]), the [`sweep`] writes and forgets their
 //! payloads while memory is short, and readers get plain chunks again ([`reading`]) after the lock
-//! of the table. Nothing else of the server knows of it.
+//! of the table. With a journal [`commits`] brings what happened to the disk, as [`record`] writes
+//! it, and a start gets it back ([`recover`]). Nothing else of the server knows of it.
 
 mod adopt;
+mod commits;
+mod committer;
+mod files;
 mod reading;
+mod record;
+mod recover;
 mod sweep;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use reverb_base::process::generation;
@@ -19,23 +28,33 @@ use reverb_base::{Error, Result, StoreState};
 use reverb_data::{Chunk, SampleOptions, Sampled, ServerAccount};
 use reverb_engine::Table;
 use reverb_files::{Disk, SystemDisk};
-use reverb_store::Store;
-use reverb_wire::generated::reverb::StoreStatus;
+use reverb_store::{Committed, Journal, Note, Store};
+use reverb_wire::generated::reverb::{StoreNote, StoreRecovery, StoreStatus};
 use tokio::runtime::Handle;
 
 use adopt::AllPairs;
 use adopt::LoadAdopter;
 pub(crate) use adopt::{Adopter, LocalAdopter};
+use commits::Commits;
+use files::Files;
 use reading::Reading;
+use record::Recorder;
+use recover::{Filled, Recovery};
 use sweep::{Sweep, SweepSignal};
 
-use crate::observe::diagnosis::FullServer;
+use crate::observe::diagnosis::{FullServer, JournalFacts};
 use crate::observe::status::{nanoseconds, number};
 use crate::service::memory::Memory;
 use crate::service::server::ServerOptions;
 
 /// Number of batches of which no item can be read back before a request fails.
 pub(crate) const MAX_LOST_BATCHES: usize = 16;
+
+/// Time for which changes may be in memory alone before inserts wait, unless commits are rarer.
+const MAX_LAG: Duration = Duration::from_secs(2);
+
+/// Time after which a disk that has failed is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// Options of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,21 +63,42 @@ pub struct StoreOptions {
     pub path: PathBuf,
     /// Limit of all its files; absent: the file system less 5 %.
     pub max_bytes: Option<u64>,
+    /// What survives a crash; absent: nothing, the store is for payloads that exceed the memory.
+    pub journal: Option<JournalOptions>,
     /// Whether payloads leave memory as soon as the sweep finds them, however much room there is.
     /// Tests of readers need that.
     pub forgets_at_once: bool,
 }
 
+/// Options of a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JournalOptions {
+    /// Time between two commits.
+    pub sync_interval: Duration,
+    /// True if tables take the stored settings instead of their own.
+    pub restore_settings: bool,
+}
+
+impl JournalOptions {
+    /// Age of the oldest change that is not on disk at which inserts begin to wait.
+    fn max_lag(self) -> Duration {
+        MAX_LAG.max(2 * self.sync_interval)
+    }
+}
+
 /// A server's store, and what reads from it and writes to it.
 #[derive(Debug)]
 pub(crate) struct Tier {
-    store: Arc<Store>,
+    files: Files,
+    options: StoreOptions,
     /// Account of the server. It is there before a checkpoint is loaded, whose payloads it counts.
     account: ServerAccount,
     reading: Reading,
     signal: Arc<SweepSignal>,
     pairs: Arc<AllPairs>,
     sweep: Mutex<Option<JoinHandle<()>>>,
+    /// What a journal gave back at the start.
+    recovery: Mutex<Recovery>,
     /// The process that has the threads; its children do not.
     generation: usize,
 }
@@ -68,42 +108,123 @@ impl Tier {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the server has no `max_bytes`; errors of [`Store::open`].
-    pub(crate) fn open(options: &ServerOptions, runtime: &Handle) -> Result<Option<Arc<Self>>> {
-        Self::open_on(options, Arc::new(SystemDisk), runtime)
+    /// `InvalidArgument` if the server has no `max_bytes`, and there is no journal; errors of
+    /// [`Store::open`] and [`Journal::open`], which `cancelled` ends.
+    pub(crate) fn open(
+        options: &ServerOptions,
+        runtime: &Handle,
+        cancelled: &AtomicBool,
+    ) -> Result<Option<Arc<Self>>> {
+        Self::open_on(options, Arc::new(SystemDisk), RETRY_AFTER, runtime, cancelled)
     }
 
-    /// Like `open`, on another disk.
+    /// Like `open`, on another disk, which is tried again after some time when it has failed.
     fn open_on(
         options: &ServerOptions,
         disk: Arc<dyn Disk>,
+        retry_after: Duration,
         runtime: &Handle,
+        cancelled: &AtomicBool,
     ) -> Result<Option<Arc<Self>>> {
         let Some(store) = options.store.clone() else { return Ok(None) };
-        let StoreOptions { path, max_bytes, forgets_at_once } = store;
-        if options.max_bytes.is_none() {
+        if options.max_bytes.is_none() && store.journal.is_none() {
             return Err(Error::invalid_argument(
                 "Store(journal=False) needs max_bytes of the Server: without it nothing would go \
                  to disk.",
             ));
         }
-        let options =
-            reverb_store::StoreOptions { max_bytes, ..reverb_store::StoreOptions::new(path) };
-        let store = Arc::new(Store::open(options, disk)?);
+        let account = ServerAccount::open();
+        let of_files = reverb_store::StoreOptions {
+            max_bytes: store.max_bytes,
+            retry_after,
+            ..reverb_store::StoreOptions::new(&store.path)
+        };
+        let mut recovery = Recovery::default();
+        let files = match store.journal {
+            None => Files::Payloads(Arc::new(Store::open(of_files, disk)?)),
+            Some(journal) => {
+                let start = Instant::now();
+                let (opened, recovered) = Journal::open(of_files, disk, cancelled)?;
+                let last = Committed { commit: recovered.commit, at: recovered.at };
+                recovery = Recovery::new(recovered, start);
+                let commits = Commits::new(opened, last, journal.sync_interval, retry_after);
+                Files::Journal(Arc::new(commits))
+            }
+        };
         Ok(Some(Arc::new(Self {
-            store,
-            account: ServerAccount::open(),
+            files,
+            account,
             reading: Reading::new(runtime.clone()),
-            signal: Arc::new(SweepSignal::new(forgets_at_once)),
+            signal: Arc::new(SweepSignal::new(store.forgets_at_once)),
+            options: store,
             pairs: Arc::default(),
             sweep: Mutex::default(),
+            recovery: Mutex::new(recovery),
             generation: generation(),
         })))
     }
 
     /// Makes disk chunks of the chunks of a checkpoint, for a server of `max_bytes`.
-    pub(crate) fn adopter_of_load(&self, max_bytes: u64) -> LoadAdopter<'_> {
-        LoadAdopter::new(&self.store, &self.account, max_bytes)
+    pub(crate) fn adopter_of_load(&self, max_bytes: Option<u64>) -> LoadAdopter<'_> {
+        LoadAdopter::new(&self.files, &self.account, max_bytes.unwrap_or(u64::MAX))
+    }
+
+    /// Fills tables with what the journal gave back. Returns all tables, those whose settings were
+    /// restored as new objects; `None` if there was no journal before.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Filling`](reverb_checkpoint::Filling); `DataLoss` if an item cannot be read. No
+    /// table has changed then.
+    pub(crate) fn recover(
+        &self,
+        tables: &[Arc<Table>],
+        cancelled: &AtomicBool,
+    ) -> Result<Option<Vec<Arc<Table>>>> {
+        let restore_settings = self.options.journal.is_some_and(|it| it.restore_settings);
+        let about = format!("store {}", self.options.path.display());
+        let filled = self.recovery.lock().fill(tables, restore_settings, &about, cancelled)?;
+        let Some(Filled { tables, num_removed }) = filled else { return Ok(None) };
+        if num_removed > 0
+            && let Err(error) = self.keep_loaded(&tables, cancelled)
+        {
+            for table in &tables {
+                table.reset();
+            }
+            return Err(error);
+        }
+        Ok(Some(tables))
+    }
+
+    /// The moment to which the tables in the directory belong; `None` if there was no journal.
+    pub(crate) fn recovered_at(&self) -> Option<SystemTime> {
+        self.recovery.lock().at()
+    }
+
+    /// Id of the journal, if it is one.
+    pub(crate) fn journal_id(&self) -> Option<u128> {
+        self.files.journal().map(|commits| commits.id)
+    }
+
+    /// Moves the files of the journal away, before it is used. It has ended then.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Journal::set_aside`].
+    pub(crate) fn set_aside(&self) -> Result<PathBuf> {
+        self.files.journal().map_or_else(|| Err(no_journal()), |commits| commits.set_aside())
+    }
+
+    /// Brings tables to the journal that have other items than its last commit: those of a
+    /// checkpoint, or fewer. They are not used yet.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the disk fails. `Cancelled`.
+    pub(crate) fn keep_loaded(&self, tables: &[Arc<Table>], cancelled: &AtomicBool) -> Result<()> {
+        let recorder = Recorder::new(tables, self.recovery.lock().numbers());
+        let commits = self.files.journal();
+        commits.map_or(Ok(()), |commits| commits.make_first_base(tables, &recorder, cancelled))
     }
 
     /// Makes disk chunks of the chunks of a writer of this process.
@@ -111,16 +232,30 @@ impl Tier {
         self.pairs.adopter()
     }
 
-    /// Begins to bring payloads of these tables to the disk.
+    /// Begins to bring these tables to the disk.
     ///
     /// # Errors
     ///
     /// `ResourceExhausted` if no thread can be started.
-    pub(crate) fn begin_sweep(&self, memory: &Arc<Memory>, tables: &[Arc<Table>]) -> Result<()> {
+    pub(crate) fn begin(&self, memory: &Arc<Memory>, tables: &[Arc<Table>]) -> Result<()> {
+        self.begin_sweep(memory, tables)?;
+        let Some((commits, options)) = self.files.journal().zip(self.options.journal) else {
+            return Ok(());
+        };
+        let recovery = self.recovery.lock();
+        let recorder = Recorder::new(tables, recovery.numbers());
+        commits.begin(tables, recorder, recovery.done().is_some())?;
+        for table in tables {
+            table.record_changes(options.max_lag());
+        }
+        Ok(())
+    }
+
+    fn begin_sweep(&self, memory: &Arc<Memory>, tables: &[Arc<Table>]) -> Result<()> {
         let sweep = Sweep {
             signal: Arc::clone(&self.signal),
             memory: Arc::clone(memory),
-            store: Arc::clone(&self.store),
+            files: self.files.clone(),
             pairs: Arc::clone(&self.pairs),
             tables: tables.to_vec(),
             next: (0, 0),
@@ -134,9 +269,32 @@ impl Tier {
         Ok(())
     }
 
+    /// Its directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.options.path
+    }
+
     /// Bytes that its files may take.
     pub(crate) fn max_bytes(&self) -> u64 {
-        self.store.status().max_bytes
+        self.files.status().max_bytes
+    }
+
+    /// Waits until all that was confirmed so far is on disk, with a note of a client.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` without a journal; `Unavailable` if the server stops meanwhile and the
+    /// disk fails.
+    pub(crate) async fn sync(&self, client: &str, note: Vec<u8>) -> Result<Committed> {
+        let Some(commits) = self.files.journal() else { return Err(no_journal()) };
+        let (at, client) = (SystemTime::now(), client.to_owned());
+        let note = Some(Note { at, client, text: note }).filter(|note| !note.text.is_empty());
+        commits.sync(note).await
+    }
+
+    /// True if inserts have to wait because the files have nearly as many bytes as they may.
+    pub(crate) fn is_full(&self) -> bool {
+        self.files.journal().is_some_and(|commits| commits.status().is_full)
     }
 
     /// Account of the server.
@@ -159,18 +317,28 @@ impl Tier {
         self.signal.kept_bytes(table)
     }
 
-    /// The payloads that have to be written before a full server has room again; `None` if that
-    /// does not depend on the speed of the disk.
-    pub(crate) fn unwritten(&self, memory: &Memory, shows_path: bool) -> Option<FullServer> {
-        let status = self.store.status();
+    /// What has to happen on the disk before a full server has room again; `None` if that does not
+    /// depend on it.
+    pub(crate) fn what_makes_room(&self, memory: &Memory, shows_path: bool) -> Option<FullServer> {
+        let status = self.files.status();
+        let path = || status.path.to_string_lossy().into_owned();
+        let place = if shows_path { path() } else { "the disk".to_owned() };
+        if self.is_full() {
+            let bytes =
+                status.live_bytes + status.dead_bytes + status.log_bytes + status.base_bytes;
+            return Some(FullServer::Files { place, bytes, max_bytes: status.max_bytes });
+        }
         let unwritten_bytes = memory.resident_bytes();
         let helps = status.state == StoreState::Ok && self.may_free() && unwritten_bytes > 0;
-        let path = || status.path.to_string_lossy().into_owned();
-        helps.then(|| FullServer::Disk {
-            place: if shows_path { path() } else { "the disk".to_owned() },
-            unwritten_bytes,
-            bytes_per_second: status.write_speed,
-        })
+        let bytes_per_second = status.write_speed;
+        helps.then_some(FullServer::Disk { place, unwritten_bytes, bytes_per_second })
+    }
+
+    /// What is told of a journal that is behind, to a reader who may know paths or not.
+    pub(crate) fn journal_facts(&self, shows_paths: bool) -> JournalFacts {
+        let reverb_store::StoreStatus { path, failure, .. } = self.files.status();
+        let error = failure.map(|it| if shows_paths { it.error } else { "writes fail".to_owned() });
+        JournalFacts { place: shows_paths.then(|| path.to_string_lossy().into_owned()), error }
     }
 
     /// Gives samples of a table plain chunks. Waits for the disk unless all of them are in memory.
@@ -200,16 +368,28 @@ impl Tier {
 
     /// Status of the store.
     pub(crate) fn status(&self, memory: &Memory) -> StoreStatus {
-        let status = self.store.status();
+        let status = self.files.status();
         let failing_since_ns = status.failure.as_ref().map_or(0, |it| nanoseconds(it.since));
         let error = status.failure.map_or_else(String::new, |it| it.error);
         let errors_of = |reads: bool| {
             let errors = status.errors.iter().filter(|errors| (errors.call == "read") == reads);
             number(errors.map(|errors| errors.count).sum())
         };
+        let commits = self.files.journal().map(|commits| commits.status());
+        let lag = if commits.is_some() { memory.lag() } else { Duration::ZERO };
+        let max_lag = self.options.journal.map(JournalOptions::max_lag);
+        let state = match (status.state, commits) {
+            (StoreState::Ok, Some(commits)) if commits.is_full => StoreState::Full,
+            (StoreState::Ok, Some(_)) if max_lag.is_some_and(|most| lag >= most) => {
+                StoreState::Behind
+            }
+            (state, _) => state,
+        };
+        let last = commits.map(|commits| commits.last);
+        let last_base_at = commits.and_then(|commits| commits.last_base_at);
         StoreStatus {
             path: status.path.to_string_lossy().into_owned(),
-            state: status.state.name().to_owned(),
+            state: state.name().to_owned(),
             error,
             failing_since_ns,
             live_bytes: number(status.live_bytes),
@@ -226,6 +406,18 @@ impl Tier {
             read_seconds: status.read_time.as_secs_f64(),
             read_errors: errors_of(true),
             write_errors: errors_of(false),
+            is_journal: commits.is_some(),
+            lag_seconds: lag.as_secs_f64(),
+            commit: last.map_or(0, |last| number(last.commit)),
+            synced_at_ns: last.map_or(0, |last| nanoseconds(last.at)),
+            log_bytes: number(status.log_bytes),
+            base_bytes: number(status.base_bytes),
+            written_log_bytes: number(status.written_log_bytes),
+            written_base_bytes: number(status.written_base_bytes),
+            syncs: number(status.syncs),
+            sync_seconds: status.sync_time.as_secs_f64(),
+            last_base_at_ns: last_base_at.map_or(0, nanoseconds),
+            recovered: self.recovery.lock().done().map(to_message),
         }
     }
 
@@ -240,7 +432,7 @@ impl Tier {
             return;
         }
         self.signal.stop();
-        self.store.stop();
+        self.files.stop();
         if let Some(sweep) = self.sweep.lock().take() {
             // It waits for nothing but the store.
             let _ = sweep.join();
@@ -252,6 +444,27 @@ impl Drop for Tier {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+fn to_message(done: &recover::Done) -> StoreRecovery {
+    let to_note = |note: &Note| StoreNote {
+        at_ns: nanoseconds(note.at),
+        client: note.client.clone(),
+        note: note.text.clone(),
+    };
+    StoreRecovery {
+        at_ns: nanoseconds(done.at),
+        commit: number(done.commit),
+        items: number(done.num_items),
+        notes: done.notes.iter().map(to_note).collect(),
+        took_seconds: done.took.as_secs_f64(),
+        dropped_bytes: number(done.dropped_bytes),
+    }
+}
+
+/// Error of a wait for a journal that is not there.
+pub(crate) fn no_journal() -> Error {
+    Error::failed_precondition("This server has no journal: start it with Store(...).")
 }
 
 /// True if another item may be sampled for one that cannot be read back: nothing was promised of

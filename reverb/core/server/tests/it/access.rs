@@ -114,6 +114,7 @@ async fn every_call_wants_its_right() {
         (calls::HOLD_RATE_LIMITER, &["admin", "root"], hold.encode_to_vec()),
         (proto::CheckpointRequest::PATH, &["root"], Vec::new()),
         (own::DrainRequest::PATH, &["root"], drain.encode_to_vec()),
+        (own::SyncRequest::PATH, &["writer"], Vec::new()),
         (
             proto::ResetRequest::PATH,
             &["admin", "root"],
@@ -145,6 +146,8 @@ async fn every_call_wants_its_right() {
                 (true, own::DrainRequest::PATH | own::SetDirectoryRequest::PATH) => {
                     Code::InvalidArgument
                 }
+                // It has no journal.
+                (true, own::SyncRequest::PATH) => Code::FailedPrecondition,
                 (true, _) => Code::Ok,
             };
             let code = answer.as_ref().err().map_or(Code::Ok, |status| status.code);

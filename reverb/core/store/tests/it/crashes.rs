@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
 use reverb_data::{Chunk, HeadsCache};
@@ -15,7 +16,7 @@ use crate::options;
 use crate::tables::{Seen, Table, Tables, check_chunk, held, take_part};
 
 #[derive(Debug, Clone)]
-enum Step {
+pub(crate) enum Step {
     /// A stream gets chunks.
     Stream(usize),
     DropStreams,
@@ -62,11 +63,11 @@ enum Step {
     Restart(Restart),
 }
 
-fn restart() -> impl Strategy<Value = Restart> {
+pub(crate) fn restart() -> impl Strategy<Value = Restart> {
     prop_oneof![Just(Restart::Process), Just(Restart::Machine)]
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let picks = prop::collection::vec(0..16_usize, 0..4);
     let table = 0..2_usize;
     let step = prop_oneof![
@@ -98,10 +99,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..160)
 }
 
-struct History {
-    disk: SimulatedDisk,
-    options: StoreOptions,
-    journal: Option<Journal>,
+pub(crate) struct History {
+    pub(crate) disk: SimulatedDisk,
+    pub(crate) options: StoreOptions,
+    pub(crate) journal: Option<Journal>,
     tables: Tables,
     streams: Vec<Chunk>,
     heads: HeadsCache,
@@ -110,14 +111,14 @@ struct History {
     waiting: Option<Changes>,
     snapshot: Option<Vec<(usize, Table)>>,
     /// All commits that began, and the last one that is on disk for sure.
-    commits: BTreeMap<u64, Seen>,
+    pub(crate) commits: BTreeMap<u64, Seen>,
     synced: u64,
     restart: Restart,
     stop_again: Option<u64>,
 }
 
 impl History {
-    fn new(directory: &Path, seed: u64) -> Self {
+    pub(crate) fn new(directory: &Path, seed: u64) -> Self {
         let mut history = Self {
             disk: SimulatedDisk::new(seed),
             options: options(directory),
@@ -147,7 +148,11 @@ impl History {
             if let Some(calls) = self.stop_again.take() {
                 self.disk.stop_in(calls);
             }
-            match Journal::open(self.options.clone(), Arc::new(self.disk.clone())) {
+            match Journal::open(
+                self.options.clone(),
+                Arc::new(self.disk.clone()),
+                &AtomicBool::new(false),
+            ) {
                 // It may have stopped at a deletion, which is not needed.
                 Ok(opened) if !self.disk.has_stopped() => break opened,
                 Ok(opened) => drop(opened),
@@ -211,7 +216,7 @@ impl History {
         chunks
     }
 
-    fn run(&mut self, step: Step) {
+    pub(crate) fn run(&mut self, step: Step) {
         match step {
             Step::Stream(count) => {
                 for _ in 0..count {
@@ -281,7 +286,7 @@ impl History {
                 first.iter().for_each(check_chunk);
             }
             Step::Move => {
-                let to_empty = self.journal().to_empty();
+                let to_empty = self.journal().observer().to_empty();
                 let mut moved: Vec<Chunk> = self.tables.chunks().cloned().collect();
                 moved.retain(|it| it.place().is_some_and(|place| to_empty.contains(&place)));
                 if self.waiting.is_none() {
@@ -327,7 +332,7 @@ impl History {
     }
 }
 
-fn cases() -> u32 {
+pub(crate) fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(300)
 }
 

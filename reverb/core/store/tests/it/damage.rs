@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
 use reverb_base::{Error, ErrorKind};
@@ -48,7 +49,11 @@ impl Stored {
     }
 
     fn open(&self) -> Result<(u64, u64), Error> {
-        let opened = Journal::open(options(self.directory.path()), Arc::new(SystemDisk));
+        let opened = Journal::open(
+            options(self.directory.path()),
+            Arc::new(SystemDisk),
+            &AtomicBool::new(false),
+        );
         opened.map(|(_journal, recovered)| self.check(&recovered))
     }
 
@@ -307,7 +312,7 @@ proptest! {
             fs::write(directory.path().join(path.file_name().unwrap()), bytes).unwrap();
         }
         for _ in 0..2 {
-            let opened = Journal::open(options(directory.path()), Arc::new(SystemDisk));
+            let opened = Journal::open(options(directory.path()), Arc::new(SystemDisk), &AtomicBool::new(false));
             match opened {
                 Ok((_journal, recovered)) => drop(STORED.check(&recovered)),
                 Err(error) => {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use reverb_base::ErrorKind;
 use reverb_data::{Chunk, HeadsCache};
@@ -17,7 +18,7 @@ pub(crate) const SMALL: u64 = 7;
 pub(crate) const LARGE: u64 = 4;
 
 pub(crate) fn open(path: &Path, disk: &(impl Disk + Clone + 'static)) -> (Journal, Recovered) {
-    Journal::open(options(path), Arc::new(disk.clone())).unwrap()
+    Journal::open(options(path), Arc::new(disk.clone()), &AtomicBool::new(false)).unwrap()
 }
 
 pub(crate) fn chunk(key: u64) -> Chunk {
@@ -300,7 +301,8 @@ fn a_tier_and_a_journal_are_told_apart() {
     store.write(vec![chunk(LARGE)], true);
     store.wait_until_written();
     std::mem::forget(store);
-    let in_use = Journal::open(options(path), Arc::new(SystemDisk)).unwrap_err();
+    let in_use =
+        Journal::open(options(path), Arc::new(SystemDisk), &AtomicBool::new(false)).unwrap_err();
     assert!(in_use.message().ends_with("is in use by this process"), "{in_use}");
     let other = tempfile::tempdir().unwrap();
     drop(open(other.path(), &SystemDisk));
@@ -313,7 +315,8 @@ fn a_full_journal_says_so_and_writes_what_it_is_given() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     let options = StoreOptions { max_bytes: Some(200 << 10), ..options(path) };
-    let (mut journal, _) = Journal::open(options, Arc::new(SystemDisk)).unwrap();
+    let (mut journal, _) =
+        Journal::open(options, Arc::new(SystemDisk), &AtomicBool::new(false)).unwrap();
     let mut tables = Tables::new(0);
     let insert = |tables: &mut Tables, key| tables.insert(0, key, vec![chunk(2 + 7 * key)]);
     (0..12).for_each(|key| insert(&mut tables, key));

@@ -12,6 +12,7 @@ mod forked;
 mod garbage;
 mod journal;
 mod random;
+mod repair;
 mod tables;
 mod writing;
 

@@ -13,7 +13,8 @@ use crate::generated::reverb::{
     ConfigureTablesResponse, DeleteItemsRequest, DeleteItemsResponse, DirectoryRequest,
     DirectoryResponse, DrainRequest, DrainResponse, SetDirectoryRequest, SetDirectoryResponse,
     SetPausedRequest, SetPausedResponse, SetRateLimiterRequest, SetRateLimiterResponse,
-    StatusRequest, StatusResponse, WaitReasonRequest, WaitReasonResponse,
+    StatusRequest, StatusResponse, SyncRequest, SyncResponse, WaitReasonRequest,
+    WaitReasonResponse,
 };
 use crate::generated::{
     CheckpointRequest, CheckpointResponse, ResetRequest, ResetResponse, ServerInfoRequest,
@@ -182,6 +183,21 @@ impl Call for DrainRequest {
     };
 }
 
+/// Waits for the disk. Not in dm-reverb. A lost call is not repeated: it could reach the server
+/// after a crash, which has lost what was to be on disk.
+impl Call for SyncRequest {
+    type Answer = SyncResponse;
+    const PATH: &'static str = "/reverb.ReplayService/Sync";
+    const NEEDS: SmallCallNeeds<Self> = SmallCallNeeds::OnSomeTable(Right::Insert);
+    const CALL: &'static SmallCall = &SmallCall {
+        row: row::<Self>(NAMES),
+        repeat: Repeat::Never,
+        announced: true,
+        missing: Some("bring its tables to the disk"),
+        ..call::<Self>()
+    };
+}
+
 /// Returns the map of a group of shards. Not in dm-reverb.
 impl Call for DirectoryRequest {
     type Answer = DirectoryResponse;
@@ -226,7 +242,7 @@ impl Call for SetRateLimiterRequest {
 }
 
 /// All small calls. A test of the server compares the list with its handlers.
-pub static SMALL_CALLS: [&SmallCall; 13] = [
+pub static SMALL_CALLS: [&SmallCall; 14] = [
     ResetRequest::CALL,
     ServerInfoRequest::CALL,
     CheckpointRequest::CALL,
@@ -237,6 +253,7 @@ pub static SMALL_CALLS: [&SmallCall; 13] = [
     SetPausedRequest::CALL,
     DeleteItemsRequest::CALL,
     DrainRequest::CALL,
+    SyncRequest::CALL,
     DirectoryRequest::CALL,
     SetDirectoryRequest::CALL,
     SetRateLimiterRequest::CALL,

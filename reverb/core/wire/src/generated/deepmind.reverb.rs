@@ -858,7 +858,7 @@ pub mod reverb_server_config {
         pub group_address: ::core::option::Option<::prost::alloc::string::String>,
     }
     /// Directory for data that does not fit into max_bytes.
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Store {
         #[prost(string, optional, tag = "1")]
         pub path: ::core::option::Option<::prost::alloc::string::String>,
@@ -867,6 +867,10 @@ pub mod reverb_server_config {
         pub max_bytes: ::core::option::Option<::prost::alloc::string::String>,
         #[prost(bool, optional, tag = "3")]
         pub journal: ::core::option::Option<bool>,
+        #[prost(double, optional, tag = "4")]
+        pub sync_interval_s: ::core::option::Option<f64>,
+        #[prost(bool, optional, tag = "5")]
+        pub restore_settings: ::core::option::Option<bool>,
     }
     /// Options of the command, named like its flags. Unset options have their defaults.
     #[derive(Clone, PartialEq, ::prost::Message)]

@@ -567,6 +567,88 @@ pub struct StoreStatus {
     pub read_errors: i64,
     #[prost(int64, tag = "18")]
     pub write_errors: i64,
+    /// Of a journal, else 0. Age of the oldest change that is not on disk.
+    #[prost(double, tag = "19")]
+    pub lag_seconds: f64,
+    /// The last commit on disk: its number and when it was made, in nanoseconds since 1970.
+    #[prost(int64, tag = "20")]
+    pub commit: i64,
+    #[prost(int64, tag = "21")]
+    pub synced_at_ns: i64,
+    /// Bytes of its logs and bases on disk, and those that were written so far.
+    #[prost(int64, tag = "22")]
+    pub log_bytes: i64,
+    #[prost(int64, tag = "23")]
+    pub base_bytes: i64,
+    #[prost(int64, tag = "24")]
+    pub written_log_bytes: i64,
+    #[prost(int64, tag = "25")]
+    pub written_base_bytes: i64,
+    /// Number of times that a file was synced, and the time of all of them together.
+    #[prost(int64, tag = "26")]
+    pub syncs: i64,
+    #[prost(double, tag = "27")]
+    pub sync_seconds: f64,
+    /// When the newest base of this server began; 0 before it.
+    #[prost(int64, tag = "28")]
+    pub last_base_at_ns: i64,
+    /// What this server got back at its start; absent if the journal was new.
+    #[prost(message, optional, tag = "29")]
+    pub recovered: ::core::option::Option<StoreRecovery>,
+    /// True if it is a journal.
+    #[prost(bool, tag = "30")]
+    pub is_journal: bool,
+}
+/// What a journal gave back at a start.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StoreRecovery {
+    /// The moment to which the tables belonged, and the number of its commit.
+    #[prost(int64, tag = "1")]
+    pub at_ns: i64,
+    #[prost(int64, tag = "2")]
+    pub commit: i64,
+    #[prost(int64, tag = "3")]
+    pub items: i64,
+    /// The last notes of clients, in order.
+    #[prost(message, repeated, tag = "4")]
+    pub notes: ::prost::alloc::vec::Vec<StoreNote>,
+    #[prost(double, tag = "5")]
+    pub took_seconds: f64,
+    /// Bytes of a commit that was not finished.
+    #[prost(int64, tag = "6")]
+    pub dropped_bytes: i64,
+}
+/// A note that a client has stored with a commit.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoreNote {
+    #[prost(int64, tag = "1")]
+    pub at_ns: i64,
+    #[prost(string, tag = "2")]
+    pub client: ::prost::alloc::string::String,
+    #[prost(bytes = "vec", tag = "3")]
+    pub note: ::prost::alloc::vec::Vec<u8>,
+}
+/// Waits until all that was confirmed before is on disk.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SyncRequest {
+    /// Stored with the commit, at most 65,536 bytes.
+    #[prost(bytes = "vec", tag = "1")]
+    pub note: ::prost::alloc::vec::Vec<u8>,
+    /// Longest wait; 0 waits for ever.
+    #[prost(int64, tag = "2")]
+    pub timeout_ms: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SyncResponse {
+    /// Number of the commit that has it; of a group 0.
+    #[prost(int64, tag = "1")]
+    pub commit: i64,
+    /// When it was made, in nanoseconds since 1970; of a group the earliest.
+    #[prost(int64, tag = "2")]
+    pub at_ns: i64,
+    /// Answers of the shards of a group.
+    #[prost(message, repeated, tag = "3")]
+    pub shards: ::prost::alloc::vec::Vec<SyncResponse>,
 }
 /// A shard of a group.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -63,8 +63,7 @@ struct Case {
 impl Case {
     fn new(config: TableConfig) -> Self {
         let mut state = TableState::new(&config);
-        let journal = Journal { path: "/data/replay".into(), max_lag: Duration::from_secs(2) };
-        state.record_changes(ChangeRecorder::new(journal));
+        state.record_changes(ChangeRecorder::new(Duration::from_secs(2)));
         Self { state, config, committed: BTreeMap::new(), chunks: Vec::new() }
     }
 

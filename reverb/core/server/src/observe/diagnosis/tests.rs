@@ -85,6 +85,7 @@ fn around() -> Surroundings {
         slow_readers: None,
         room: None,
         full_server: None,
+        journal: JournalFacts::default(),
         draining: None,
     }
 }
@@ -293,13 +294,41 @@ fn inserts_wait_for_memory() {
 
 #[test]
 fn inserts_wait_for_the_disk() {
-    let mut status = table(free());
+    let mut status = table(limiter(1.0, 101, f64::MIN, f64::MAX));
     status.info.waiting_inserts = 7;
     status.inserting.oldest_wait = Some(Duration::from_secs(2));
     let lag = Duration::from_millis(3100);
-    status.inserting.reason = Some(WaitReason::Disk { path: "/data/replay".into(), lag });
-    let text = "An insert waits for the disk: the journal in /data/replay is 3.1 s behind.";
-    check(&status, &around(), State::Full, text);
+    status.inserting.reason = Some(WaitReason::Disk { lag });
+    let error = "cannot write /data/replay/log-0000000003.seg: No space left on device";
+    for (place, error, text) in [
+        (None, None, "the journal is 3.1 s behind."),
+        (None, Some("writes fail"), "the journal is 3.1 s behind: writes fail."),
+        (Some("/data/replay"), None, "the journal in /data/replay is 3.1 s behind."),
+        (
+            Some("/data/replay"),
+            Some(error),
+            &format!("the journal in /data/replay is 3.1 s behind: {error}."),
+        ),
+    ] {
+        let [place, error] = [place, error].map(|it| it.map(str::to_owned));
+        let around = Surroundings { journal: JournalFacts { place, error }, ..around() };
+        let text = format!("An insert waits for the disk: {text}");
+        check(&status, &around, State::Full, &text);
+        assert_eq!(around.why_inserts_wait(&status).as_deref(), Some(&*text));
+        let text = format!("Neither can go on: samples wait for inserts. {text}");
+        check(&samples_wait(status.clone(), 1, 2.0), &around, State::Stuck, &text);
+    }
+}
+
+#[test]
+fn inserts_wait_for_room_in_the_files() {
+    let place = "/data/replay".to_owned();
+    let files = FullServer::Files { place, bytes: 98 << 30, max_bytes: 100 << 30 };
+    let full = Surroundings { full_server: Some(files), ..around() };
+    let text = "Inserts wait for the disk: the files in /data/replay have 98.0 GiB of 100.0 GiB \
+                (max_bytes of the store). Items leave by sampling, deletes or reset; give large \
+                tables when_full=\"remove\".";
+    check(&table(free()), &full, State::Full, text);
 }
 
 #[tokio::test]

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use reverb_base::{Error, Result};
 use reverb_data::{Chunk, ChunkMaker, HeadsCache, NewItem, ServerAccount, Trajectory};
-use reverb_store::Store;
 use reverb_wire::codec::chunk::RawChunk;
+
+use super::files::Files;
 
 /// Bytes of new disk chunks after which pairs that nobody needs any more are dropped.
 const BYTES_BETWEEN_CLEANINGS: usize = 4 << 20;
@@ -53,7 +54,7 @@ impl Adopter {
 /// the sweep would not find them: from half of the memory on their payloads are written and
 /// forgotten here.
 pub(crate) struct LoadAdopter<'a> {
-    store: &'a Store,
+    files: &'a Files,
     account: &'a ServerAccount,
     adopter: Adopter,
     /// Bytes of payloads that may still stay in memory.
@@ -64,9 +65,9 @@ pub(crate) struct LoadAdopter<'a> {
 }
 
 impl<'a> LoadAdopter<'a> {
-    pub(crate) fn new(store: &'a Store, account: &'a ServerAccount, max_bytes: u64) -> Self {
+    pub(crate) fn new(files: &'a Files, account: &'a ServerAccount, max_bytes: u64) -> Self {
         let (adopter, room) = (Adopter::new(true), max_bytes / 2);
-        Self { store, account, adopter, room, waiting: Vec::new(), waiting_bytes: 0 }
+        Self { files, account, adopter, room, waiting: Vec::new(), waiting_bytes: 0 }
     }
 
     /// The chunk to store in place of this one. Waits while the disk is slow.
@@ -89,8 +90,8 @@ impl<'a> LoadAdopter<'a> {
         self.waiting_bytes += bytes;
         if self.waiting_bytes > BYTES_WRITTEN_TOGETHER {
             self.waiting_bytes = 0;
-            if !self.store.write(std::mem::take(&mut self.waiting), true) {
-                let status = self.store.status();
+            if !self.files.write_before_start(std::mem::take(&mut self.waiting)) {
+                let status = self.files.status();
                 return Err(Error::resource_exhausted(format!(
                     "The checkpoint is larger than half of max_bytes, and the store {} does not \
                      take the rest: it is {}. Make room there, or raise max_bytes.",

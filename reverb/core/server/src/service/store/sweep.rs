@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use reverb_base::StoreState;
 use reverb_data::{Chunk, WhenFull};
 use reverb_engine::Table;
-use reverb_store::{FilesToEmpty, Store};
+use reverb_store::FilesToEmpty;
 
 use super::adopt::AllPairs;
+use super::files::Files;
 use crate::service::memory::Memory;
 
 /// Payloads leave memory from this part of the limit on, down to the second.
@@ -129,7 +129,7 @@ impl SweepSignal {
 pub(crate) struct Sweep {
     pub(crate) signal: Arc<SweepSignal>,
     pub(crate) memory: Arc<Memory>,
-    pub(crate) store: Arc<Store>,
+    pub(crate) files: Files,
     pub(crate) pairs: Arc<AllPairs>,
     pub(crate) tables: Vec<Arc<Table>>,
     /// Table and entry where the next piece begins.
@@ -153,6 +153,7 @@ impl Sweep {
     pub(crate) fn run(mut self) {
         while self.signal.wait(REST) {
             self.empty_files();
+            self.make_room_in_journal();
             if self.memory.is_above(self.signal.forget_from_percent()) && !self.make_room() {
                 self.signal.found_nothing.store(true, Ordering::Relaxed);
                 if !self.signal.rest(self.signal.rest_after_nothing()) {
@@ -182,7 +183,7 @@ impl Sweep {
             ends += 1;
             self.empty_files();
             // What waits for the disk would be found again.
-            while self.store.waiting_bytes() > 0 && self.signal.rest(BRIEF) {}
+            while self.files.waiting_bytes() > 0 && self.signal.rest(BRIEF) {}
             self.pairs.clean();
             // The first table may have been visited from the middle on.
             if ends > self.tables.len() && !self.remove_items_of_full_disk() {
@@ -194,13 +195,13 @@ impl Sweep {
 
     /// True if memory is short, also when all that waits for the disk will have been written.
     fn is_short(&self) -> bool {
-        self.memory.is_above_without(self.signal.forget_until_percent(), self.store.waiting_bytes())
+        self.memory.is_above_without(self.signal.forget_until_percent(), self.files.waiting_bytes())
     }
 
     /// Moves what lives in files with little of it, so that they can be deleted.
     fn empty_files(&self) {
-        let files = self.store.to_empty();
-        if files.is_empty() {
+        let files = self.files.to_empty();
+        if files.is_empty() || self.files.is_moving() {
             return;
         }
         for table in 0..self.tables.len() {
@@ -233,19 +234,37 @@ impl Sweep {
             }
         }
         if !moved.is_empty() {
-            self.store.move_out(moved);
+            self.files.move_out(moved);
         }
         let mut kept_bytes = new.iter().map(Chunk::payload_bytes).sum();
-        if !new.is_empty() && self.store.write(new, true) {
+        if !new.is_empty() && self.files.write_and_forget(new) {
             (payloads, kept_bytes) = (true, 0);
         }
         Found { payloads, kept_bytes, next }
     }
 
+    /// Removes items while the files of a journal have as many bytes as they may. Each time the
+    /// next commit has to be on disk before it is known what that has freed.
+    fn make_room_in_journal(&self) {
+        let Some(commits) = self.files.journal() else { return };
+        while commits.status().is_full && !self.signal.is_stopped() {
+            self.empty_files();
+            let before = commits.status().last.commit;
+            if !self.remove_items_of_full_disk() || !commits.want(0) {
+                return;
+            }
+            while commits.status().last.commit == before && !commits.status().is_failing {
+                if !self.signal.rest(BRIEF) {
+                    return;
+                }
+            }
+        }
+    }
+
     /// Removes items if the disk has no room left for what should be written. Returns true if it
     /// did.
     fn remove_items_of_full_disk(&self) -> bool {
-        if self.store.status().state != StoreState::Full {
+        if !self.files.is_full() {
             return false;
         }
         let may_remove = |table: &&Arc<Table>| {

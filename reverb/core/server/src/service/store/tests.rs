@@ -4,6 +4,7 @@
 use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use rand::rngs::SmallRng;
 use rand::{RngCore as _, SeedableRng as _};
 use reverb_data::{
@@ -11,7 +12,7 @@ use reverb_data::{
     TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 use reverb_engine::Removal;
-use reverb_files::{Errno, FailingDisk};
+use reverb_files::{Errno, FailingDisk, Faults};
 use reverb_rpc::target::Loopback;
 use reverb_wire::GrpcTransport;
 use reverb_wire::generated::reverb::{StatusRequest, TableStatus};
@@ -30,6 +31,7 @@ const MAX_BYTES: u64 = 64 << 20;
 /// A server with a store on a disk of the test.
 struct Stage {
     server: Server,
+    tier: Arc<Tier>,
     disk: FailingDisk,
     directory: TempDir,
 }
@@ -76,20 +78,45 @@ fn batch(table: &str, key: u64) -> InsertBatch {
 
 impl Stage {
     fn new(tables: &[&str]) -> Self {
-        let (disk, directory) = (FailingDisk::default(), tempfile::tempdir().unwrap());
+        Self::start(tables, None, FailingDisk::default(), tempfile::tempdir().unwrap())
+    }
+
+    /// With a table that survives.
+    fn with_journal(directory: TempDir) -> Self {
+        let sync_interval = Duration::from_millis(50);
+        let journal = JournalOptions { sync_interval, restore_settings: false };
+        Self::start(&["replay"], Some(journal), FailingDisk::default(), directory)
+    }
+
+    fn start(
+        tables: &[&str],
+        journal: Option<JournalOptions>,
+        disk: FailingDisk,
+        directory: TempDir,
+    ) -> Self {
         let path = directory.path().to_owned();
-        let store = StoreOptions { path, max_bytes: None, forgets_at_once: false };
+        let store = StoreOptions { path, max_bytes: None, journal, forgets_at_once: false };
         let options = ServerOptions {
             host: Some("127.0.0.1".to_owned()),
             max_bytes: Some(MAX_BYTES),
             store: Some(store),
             ..ServerOptions::default()
         };
-        let runtime = Handle::current();
-        let tier = Tier::open_on(&options, Arc::new(disk.clone()), &runtime).unwrap();
-        let tables = tables.iter().map(|name| Table::new(config(name)).unwrap()).collect();
-        let server = Server::start_with(tables, &options, tier, &runtime).unwrap();
-        Self { server, disk, directory }
+        let (runtime, never) = (Handle::current(), AtomicBool::new(false));
+        let retry_after = Duration::from_millis(50);
+        let tier = Tier::open_on(&options, Arc::new(disk.clone()), retry_after, &runtime, &never);
+        let tier = tier.unwrap().unwrap();
+        let tables: Vec<_> = tables.iter().map(|name| Table::new(config(name)).unwrap()).collect();
+        let tables = tier.recover(&tables, &never).unwrap().unwrap_or(tables);
+        let server =
+            Server::start_with(tables, &options, Some(Arc::clone(&tier)), &runtime).unwrap();
+        Self { server, tier, disk, directory }
+    }
+
+    /// Stops the server and starts one with the same directory, on a disk that works.
+    fn restart(self) -> Self {
+        self.server.stop();
+        Self::with_journal(self.directory)
     }
 
     /// Inserts items with these keys, and waits while the server is full.
@@ -130,6 +157,10 @@ impl Stage {
 
     fn status(&self, table: usize) -> TableStatus {
         self.server.status(StatusRequest::default()).tables.swap_remove(table)
+    }
+
+    fn store_status(&self) -> StoreStatus {
+        self.server.status(StatusRequest::default()).store.unwrap()
     }
 
     fn table(&self, table: usize) -> &Arc<Table> {
@@ -234,7 +265,7 @@ async fn another_item_is_sampled_for_one_that_is_lost() {
             assert!(keys.iter().all(|key| key % 2 == 0), "the others are damaged");
         }
         assert!((1..=150).contains(&stage.removed(0, Removal::Lost)));
-        let store = stage.server.status(StatusRequest::default()).store.unwrap();
+        let store = stage.store_status();
         assert!(store.read_errors as u64 >= stage.removed(0, Removal::Lost), "each is counted");
     }
 }
@@ -261,4 +292,106 @@ async fn no_request_is_withdrawn_while_items_may_be_on_their_way_from_the_disk()
     let stage = Stage::new(&["replay"]);
     assert!(stage.transport(true).is_local());
     assert!(!stage.transport(true).may_withdraw() && !stage.transport(false).may_withdraw());
+}
+
+/// Waits until something is so.
+async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
+    let wait = async {
+        loop {
+            if let Some(found) = found() {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.expect("it comes")
+}
+
+/// A disk with a fault: inserts wait, nothing is lost, and the sentence ends in `why`.
+async fn a_fault_costs_nothing(fault: fn(&mut Faults), state: &str, why: &str) {
+    let stage = Arc::new(Stage::with_journal(tempfile::tempdir().unwrap()));
+    stage.insert("replay", 1..11).await;
+    let synced = stage.tier.sync("learner", b"step 7".to_vec()).await.unwrap();
+    stage.disk.set(fault);
+    // These are confirmed, and in memory alone.
+    stage.insert("replay", 11..21).await;
+    until(|| (stage.store_status().state == state).then_some(())).await;
+    until(|| (stage.store_status().lag_seconds > 2.0).then_some(())).await;
+    let inserting = tokio::spawn({
+        let stage = Arc::clone(&stage);
+        async move { stage.insert("replay", 21..31).await }
+    });
+    let sentence = until(|| {
+        let status = stage.status(0);
+        let diagnosis = status.diagnosis.filter(|it| it.sentence.contains("the disk"))?;
+        assert_eq!(
+            (&*diagnosis.state, status.inserting?.reason),
+            ("full", diagnosis.sentence.clone())
+        );
+        Some(diagnosis.sentence)
+    })
+    .await;
+    let path = stage.directory.path().display();
+    let start = format!("An insert waits for the disk: the journal in {path} is ");
+    let (lag, error) = sentence.strip_prefix(&start).unwrap().split_once(" behind").unwrap();
+    assert!(lag.ends_with('s') && error.ends_with(why), "{sentence}");
+    assert_eq!((stage.table(0).len(), stage.store_status().commit), (20, synced.commit as i64));
+    let hidden = stage.tier.journal_facts(false);
+    let why = (state == "failing").then(|| "writes fail".to_owned());
+    assert_eq!(hidden, JournalFacts { place: None, error: why }, "no path");
+    // Everything else goes on.
+    assert_eq!(stage.table(0).mutate(&[(1, 2.0)], &[2]).unwrap(), [0; 0]);
+    let mut stream = stage.transport(true).open_sample().await.unwrap();
+    stream.request(&request(50, SampleOptions::default())).unwrap();
+    assert_eq!(receive(&mut *stream, 50).await.1, None);
+    stage.disk.set(|faults| *faults = Faults::default());
+    inserting.await.unwrap();
+    stage.tier.sync("learner", Vec::new()).await.unwrap();
+    let status = stage.store_status();
+    assert_eq!((&*status.state, &*status.error), ("ok", ""));
+    assert_eq!(stage.removed(0, Removal::Bytes), 0);
+    drop(stream);
+    let stage = Arc::into_inner(stage).expect("nobody else has it").restart();
+    let options = SampleOptions { distinct: true, ..SampleOptions::default() };
+    let mut stream = stage.transport(true).open_sample().await.unwrap();
+    stream.request(&request(29, options)).unwrap();
+    let (mut keys, error) = receive(&mut *stream, 29).await;
+    keys.sort_unstable();
+    assert_eq!((keys, error), ((1..31).filter(|key| *key != 2).collect(), None));
+    let recovered = stage.store_status().recovered.unwrap();
+    assert_eq!((recovered.items, &*recovered.notes[0].note), (29, &b"step 7"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_journal_on_a_bad_disk_holds_inserts_back_and_loses_nothing() {
+    let full = ": No space left on device (os error 28).";
+    let broken = ": Input/output error (os error 5).";
+    tokio::join!(
+        a_fault_costs_nothing(|faults| faults.bytes_per_second = Some(0), "behind", "."),
+        a_fault_costs_nothing(|faults| faults.write_error = Some(Errno::NOSPC), "failing", full),
+        a_fault_costs_nothing(|faults| faults.room = Some(300_000), "failing", full),
+        a_fault_costs_nothing(|faults| faults.sync_error = Some(Errno::IO), "failing", broken),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_stops_while_its_disk_hangs() {
+    let stage = Arc::new(Stage::with_journal(tempfile::tempdir().unwrap()));
+    stage.insert("replay", 1..11).await;
+    stage.tier.sync("learner", Vec::new()).await.unwrap();
+    stage.disk.set(|faults| faults.bytes_per_second = Some(0));
+    stage.insert("replay", 11..21).await;
+    let tier = Arc::clone(&stage.tier);
+    let mut synced = Box::pin(tier.sync("learner", Vec::new()));
+    assert!(synced.as_mut().now_or_never().is_none());
+    let stopping = Arc::clone(&stage);
+    let stopped = tokio::task::spawn_blocking(move || stopping.server.stop());
+    let ended = tokio::time::timeout(Duration::from_secs(60), stopped).await;
+    ended.expect("it does not wait for the disk").unwrap();
+    assert_eq!(stage.store_status().state, "behind");
+    // A disk that answers after all still gets what was confirmed.
+    stage.disk.set(|faults| *faults = Faults::default());
+    synced.await.unwrap();
+    let stage = Arc::into_inner(stage).expect("nobody else has it").restart();
+    assert_eq!(stage.table(0).len(), 20);
 }

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread that takes commits of the tables, writes them to the journal, and makes bases.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use reverb_base::Result;
+use reverb_base::figures::seconds;
+use reverb_data::Chunk;
+use reverb_engine::{Commit, SnapshotCut, Table, TableCut};
+use reverb_store::{Changes, Committed, Journal, TableChanges};
+
+use super::commits::{Commits, MIN_INTERVAL, Waiting};
+use super::record::{Recorder, put_item};
+
+/// Bytes of entries at which a commit is made at once.
+const MAX_ENTRY_BYTES: usize = 64 << 20;
+
+/// Bytes of payloads that a commit moves at most, or one payload: inserts wait for it.
+const MAX_MOVED_BYTES: usize = 32 << 20;
+
+/// Items in a part of a base.
+const PART_ITEMS: usize = 4096;
+
+/// Log bytes above which the last commit of a server is followed by a base: to replay more takes
+/// about a second.
+const MAX_LOG_BYTES_AT_STOP: u64 = 64 << 20;
+
+/// What the thread has.
+pub(super) struct Committer {
+    commits: Arc<Commits>,
+    journal: Journal,
+    tables: Vec<Arc<Table>>,
+    recorder: Recorder,
+    wants_base: bool,
+    /// When the last commit was taken.
+    began_at: Instant,
+    base_failed_at: Option<Instant>,
+}
+
+impl Committer {
+    pub(super) fn new(
+        commits: &Arc<Commits>,
+        journal: Journal,
+        tables: &[Arc<Table>],
+        recorder: Recorder,
+        wants_base: bool,
+    ) -> Self {
+        let (commits, tables) = (Arc::clone(commits), tables.to_vec());
+        let began_at = Instant::now();
+        Self { commits, journal, tables, recorder, wants_base, began_at, base_failed_at: None }
+    }
+
+    /// Works until the server stops.
+    pub(super) fn run(mut self) {
+        let commits = Arc::clone(&self.commits);
+        while commits.wait(self.began_at, || self.has_much()) {
+            self.commit();
+            self.make_base();
+        }
+        if self.commit() && self.journal.log_bytes() > MAX_LOG_BYTES_AT_STOP {
+            self.make_base();
+        }
+        drop(self);
+        let waiting = {
+            let mut state = commits.state.lock();
+            state.has_ended = true;
+            std::mem::take(&mut state.waiting)
+        };
+        drop(waiting);
+        commits.changed.notify_all();
+    }
+
+    /// True if the entries of the tables take much memory.
+    fn has_much(&self) -> bool {
+        self.tables.iter().map(|table| table.unsynced().bytes).sum::<usize>() > MAX_ENTRY_BYTES
+    }
+
+    /// Takes a commit and writes it. Returns false if the server stops before it is on disk.
+    fn commit(&mut self) -> bool {
+        let asked = self.take_asked();
+        let commit = Commit::take(&self.tables);
+        self.write(&commit, asked)
+    }
+
+    /// What was asked for until now: notes, moves, and who waits.
+    fn take_asked(&mut self) -> Asked {
+        self.began_at = Instant::now();
+        let mut state = self.commits.state.lock();
+        let waiting = std::mem::take(&mut state.waiting);
+        let wanted_bytes = state.wanted_bytes;
+        let mut moved_bytes = 0;
+        let few = state.moved.iter().rev().take_while(|chunk| {
+            moved_bytes += chunk.payload_len();
+            moved_bytes <= MAX_MOVED_BYTES
+        });
+        let num_kept = state.moved.len() - few.count().max(1).min(state.moved.len());
+        let moved = state.moved.split_off(num_kept);
+        state.num_moving = moved.len();
+        // Those that are left come with the next one.
+        state.is_wanted = num_kept > 0;
+        Asked { waiting, moved, wanted_bytes }
+    }
+
+    /// Writes a commit until it is on disk. Returns false if the server stops before.
+    fn write(&mut self, commit: &Commit, asked: Asked) -> bool {
+        let Asked { mut waiting, moved, wanted_bytes } = asked;
+        self.wants_base |= self.recorder.counts_more_times(commit);
+        let notes = waiting.iter_mut().filter_map(|it| it.note.take()).collect();
+        let (tables, taken_at) = (self.recorder.record(commit), Some(commit.taken_at));
+        let changes = Changes { tables, taken_at, notes, moved };
+        let is_empty = changes.tables.is_empty()
+            && changes.notes.is_empty()
+            && changes.moved.is_empty()
+            && !self.journal.has_dead_files();
+        let unchanged = || Committed { at: commit.taken_at, ..self.commits.status().last };
+        let committed = if is_empty { Some(unchanged()) } else { self.write_changes(&changes) };
+        let Some(committed) = committed else { return false };
+        drop(changes);
+        self.tables.iter().for_each(|table| table.set_synced());
+        let is_full = self.journal.is_full();
+        let mut state = self.commits.state.lock();
+        state.status.last = committed;
+        state.status.is_full = is_full;
+        state.num_moving = 0;
+        state.wanted_bytes = state.wanted_bytes.saturating_sub(wanted_bytes);
+        drop(state);
+        self.commits.changed.notify_all();
+        for it in waiting {
+            // Who has waited may be gone.
+            let _ = it.answer.send(Ok(committed));
+        }
+        true
+    }
+
+    fn write_changes(&mut self, changes: &Changes) -> Option<Committed> {
+        let start = SystemTime::now();
+        loop {
+            match self.journal.commit(changes) {
+                Ok(committed) => {
+                    self.set_failing(false);
+                    return Some(committed);
+                }
+                Err(error) => {
+                    let is_new = self.set_failing(true);
+                    if is_new {
+                        tracing::error!(
+                            "{error} Nothing is lost: it is tried again each {}, and inserts wait \
+                             meanwhile.",
+                            seconds(self.commits.retry_after)
+                        );
+                    }
+                    if self.commits.is_stopped() || !self.commits.rest(self.commits.retry_after) {
+                        return self.write_at_last(changes, start);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The server stops: one more attempt.
+    fn write_at_last(&mut self, changes: &Changes, start: SystemTime) -> Option<Committed> {
+        match self.journal.commit(changes) {
+            Ok(committed) => Some(committed),
+            Err(error) => {
+                let lag = start.elapsed().unwrap_or_default();
+                tracing::error!(
+                    "{error} The server stops, and what happened in the last {} is lost.",
+                    seconds(lag)
+                );
+                None
+            }
+        }
+    }
+
+    /// Returns true if that is new.
+    fn set_failing(&self, is_failing: bool) -> bool {
+        let status = &mut self.commits.state.lock().status;
+        std::mem::replace(&mut status.is_failing, is_failing) != is_failing
+    }
+
+    /// Makes a base if one is due.
+    fn make_base(&mut self) {
+        let is_due = self.wants_base || self.journal.wants_base() || self.commits.is_stopped();
+        let may_try = self.base_failed_at.is_none_or(|at| at.elapsed() > self.commits.retry_after);
+        if !is_due || !may_try {
+            return;
+        }
+        // While a checkpoint copies the tables, it has to wait.
+        let asked = self.take_asked();
+        let Ok((commit, cut)) = Commit::take_with_snapshot(&self.tables) else {
+            let mut state = self.commits.state.lock();
+            state.is_wanted |= !asked.waiting.is_empty();
+            state.waiting.splice(0..0, asked.waiting);
+            state.moved.extend(asked.moved);
+            return;
+        };
+        if !self.write(&commit, asked) {
+            return;
+        }
+        match self.write_base(&commit, cut) {
+            Ok(is_finished) => {
+                self.base_failed_at = None;
+                if is_finished {
+                    self.wants_base = false;
+                    self.commits.state.lock().status.last_base_at = Some(commit.taken_at);
+                }
+            }
+            Err(error) => {
+                self.journal.abandon_base();
+                self.base_failed_at = Some(Instant::now());
+                tracing::warn!("{error} A base was not finished; the log goes on.");
+            }
+        }
+    }
+
+    /// Writes the base of a commit, with other commits between its parts. Returns false if it was
+    /// given up, because the server stops.
+    fn write_base(&mut self, commit: &Commit, cut: SnapshotCut) -> Result<bool> {
+        let is_last = self.commits.is_stopped();
+        let mut base = BaseWriter::begin(&mut self.journal, &self.recorder, commit, cut)?;
+        while base.put_part(&mut self.journal)? {
+            if !is_last && self.commits.is_stopped() {
+                self.journal.abandon_base();
+                return Ok(false);
+            }
+            if self.is_due() && !self.commit() {
+                self.journal.abandon_base();
+                return Ok(false);
+            }
+        }
+        self.journal.end_base()?;
+        Ok(true)
+    }
+
+    /// True if a commit is due.
+    fn is_due(&self) -> bool {
+        let is_wanted = self.commits.state.lock().is_wanted;
+        let least = if is_wanted { MIN_INTERVAL } else { self.commits.interval };
+        self.began_at.elapsed() >= least
+    }
+}
+
+/// What was asked for before a commit.
+struct Asked {
+    waiting: Vec<Waiting>,
+    moved: Vec<Chunk>,
+    wanted_bytes: u64,
+}
+
+/// Writes the items of a snapshot to a base.
+pub(super) struct BaseWriter {
+    /// Tables that are left: what the next part of each begins with, and its items.
+    tables: std::vec::IntoIter<(TableChanges, TableCut)>,
+    current: Option<(TableChanges, TableCut)>,
+}
+
+impl BaseWriter {
+    pub(super) fn begin(
+        journal: &mut Journal,
+        recorder: &Recorder,
+        commit: &Commit,
+        cut: SnapshotCut,
+    ) -> Result<Self> {
+        journal.begin_base()?;
+        let tables: Vec<_> =
+            recorder.begin_base(commit).into_iter().zip(cut.into_tables()).collect();
+        Ok(Self { tables: tables.into_iter(), current: None })
+    }
+
+    /// Writes the next part. Returns false if there is none.
+    pub(super) fn put_part(&mut self, journal: &mut Journal) -> Result<bool> {
+        let current = self.current.take().or_else(|| self.tables.next());
+        let Some((mut part, mut cut)) = current else { return Ok(false) };
+        let number = part.number;
+        let mut items: Vec<_> = Vec::with_capacity(PART_ITEMS);
+        let mut has_more = true;
+        while has_more && items.len() < PART_ITEMS {
+            has_more = cut.next_piece(&mut items);
+        }
+        part.items.reserve(items.len());
+        for item in items {
+            put_item(&mut part.items, &item);
+        }
+        journal.put_part(&Changes { tables: vec![part], ..Changes::default() })?;
+        if has_more {
+            self.current = Some((TableChanges { number, ..TableChanges::default() }, cut));
+        }
+        Ok(true)
+    }
+}

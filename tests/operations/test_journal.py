@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a server has after it was stopped or killed, and starts again with its store."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb.errors import FailedPreconditionError, InvalidArgumentError
+from support.programs import Program
+from support.waiting import wait_until
+
+checkpointers = reverb.checkpointers
+
+
+def table(name="t", **options):
+    limiter = reverb.rate_limiters.MinSize(1)
+    settings = {"max_size": 1000} | options
+    return reverb.Table(
+        name,
+        reverb.selectors.Prioritized(0.8),
+        reverb.selectors.Fifo(),
+        rate_limiter=limiter,
+        **settings,
+    )
+
+
+def serve(directory, *tables, checkpoints=None, restore_settings=False, **options):
+    store = reverb.Store(directory, sync_interval_s=0.1, restore_settings=restore_settings)
+    if checkpoints is not None:
+        options["checkpointer"] = checkpointers.DefaultCheckpointer(str(checkpoints))
+    return reverb.Server(tables or [table()], store=store, **options)
+
+
+def client_of(server):
+    return reverb.Client(f"localhost:{server.port}")
+
+
+def fill(client, numbers, name="t"):
+    """Inserts small items and large ones."""
+    numbers = np.asarray(numbers)
+    large = np.repeat(numbers[:, None], 3000, axis=1)
+    return client.insert_batch({"large": large, "number": numbers}, {name: numbers + 1.0})[name]
+
+
+def contents(client, name="t"):
+    """Key, priority and time of each item, by its number."""
+    found = {}
+    for inserted_at, item in client.scan(name, with_inserted_at=True):
+        large, number = (np.asarray(data).reshape(-1) for data in item.data)
+        assert (large == number[0]).all()
+        info = item.info
+        found[int(number[0])] = (info.key, info.priority, inserted_at)
+    return found
+
+
+def test_a_stop_loses_nothing(tmp_path):
+    with serve(tmp_path) as server:
+        client = client_of(server)
+        keys = fill(client, range(100))
+        client.mutate_priorities("t", {int(keys[3]): 50.0}, deletes=[int(keys[5])])
+        before = contents(client)
+        info = client.server_info()["t"]
+    with serve(tmp_path) as server:
+        client = client_of(server)
+        assert contents(client) == before
+        assert list(contents(client)) == list(before), "oldest first"
+        assert before[3][1] == 50.0
+        assert 5 not in before
+        again = client.server_info()["t"]
+        assert again.rate_limiter_info.insert_stats == info.rate_limiter_info.insert_stats
+        fill(client, range(100, 110))
+    with serve(tmp_path) as server:
+        assert len(contents(client_of(server))) == 109
+
+
+def test_tables_are_found_by_their_names(tmp_path):
+    with serve(tmp_path, table("a"), table("b")) as server:
+        fill(client_of(server), range(3), "a")
+        fill(client_of(server), range(5), "b")
+    with serve(tmp_path, table("c"), table("b"), table("a")) as server:
+        client = client_of(server)
+        assert [len(contents(client, name)) for name in "abc"] == [3, 5, 0]
+        fill(client, range(7), "c")
+    with serve(tmp_path, table("a"), table("b"), table("c")) as server:
+        assert [len(contents(client_of(server), name)) for name in "abc"] == [3, 5, 7]
+    text = (
+        "has a table c, and the server has none of that name; its tables are: a, b. Add the table"
+    )
+    with pytest.raises(InvalidArgumentError, match=text):
+        serve(tmp_path, table("a"), table("b"))
+
+
+def test_settings_of_the_code_win_unless_they_are_restored(tmp_path):
+    with serve(tmp_path, table(max_size=50)) as server:
+        fill(client_of(server), range(50))
+        client_of(server).configure_table("t", max_size=40)
+    with serve(tmp_path, table(max_size=60), restore_settings=True) as server:
+        assert client_of(server).server_info()["t"].max_size == 40
+    with serve(tmp_path, table(max_size=20)) as server:
+        assert sorted(contents(client_of(server))) == list(range(30, 50))
+
+
+def test_a_reset_and_a_full_table_come_back_as_they_were(tmp_path):
+    with serve(tmp_path, table(max_size=10)) as server:
+        client = client_of(server)
+        fill(client, range(30))
+        client.reset("t")
+        fill(client, range(30, 55))
+        before = contents(client)
+    with serve(tmp_path, table(max_size=10)) as server:
+        assert contents(client_of(server)) == before
+        assert sorted(before) == list(range(45, 55))
+
+
+def test_numbers_of_samples_are_exact_where_they_count(tmp_path):
+    def tables():
+        return [table("thrice", max_times_sampled=3), table("often")]
+
+    with serve(tmp_path, *tables()) as server:
+        client = client_of(server)
+        fill(client, range(1), "thrice")
+        list(client.sample("thrice", 2))
+    with serve(tmp_path, *tables()) as server:
+        client = client_of(server)
+        (sample,) = client.sample("thrice", 1)
+        assert sample[0].info.times_sampled == 3
+        wait_until(lambda: client.server_info()["thrice"].current_size == 0)
+
+
+def test_a_loaded_checkpoint_is_kept_before_the_port_opens(tmp_path):
+    root, store = tmp_path / "root", tmp_path / "store"
+    checkpointer = checkpointers.DefaultCheckpointer(str(root))
+    with reverb.Server([table()], checkpointer=checkpointer) as server:
+        fill(client_of(server), range(20))
+        before = contents(client_of(server))
+        client_of(server).checkpoint()
+    source = """
+        import sys
+        import reverb
+        from operations.test_journal import serve
+        server = serve(sys.argv[1], checkpoints=sys.argv[2])
+        print(server.port, flush=True)
+        sys.stdin.readline()
+    """
+    with Program(source, store, root) as program:
+        program.line()
+        program.kill()
+    (checkpoint,) = (path for path in root.iterdir() if path.is_dir())
+    checkpoint.rename(tmp_path / "gone")
+    with serve(store, checkpoints=root) as server:
+        assert contents(client_of(server)) == before
+
+
+def test_a_store_wins_over_checkpoints_of_its_server(tmp_path):
+    root, store = tmp_path / "root", tmp_path / "store"
+    with serve(store, checkpoints=root) as server:
+        client = client_of(server)
+        fill(client, range(20))
+        client.checkpoint()
+        fill(client, range(20, 25))
+    with serve(store, checkpoints=root) as server:
+        assert len(contents(client_of(server))) == 25
+        path = client_of(server).checkpoint()
+    with serve(store, checkpoints=root) as server:
+        assert len(contents(client_of(server))) == 25, "the checkpoint is of this store"
+    chosen = checkpointers.DefaultCheckpointer(str(root), load=path)
+    with pytest.raises(FailedPreconditionError, match="is named for loading, and"):
+        reverb.Server([table()], store=reverb.Store(store), checkpointer=chosen)
+
+
+def test_a_newer_checkpoint_of_another_server_wins(tmp_path):
+    root, store = tmp_path / "root", tmp_path / "store"
+    with serve(store, checkpoints=root) as server:
+        fill(client_of(server), range(20))
+        client_of(server).checkpoint()
+    checkpointer = checkpointers.DefaultCheckpointer(str(root))
+    with reverb.Server([table()], checkpointer=checkpointer) as elsewhere:
+        fill(client_of(elsewhere), range(20, 30))
+        client_of(elsewhere).checkpoint()
+    with serve(store, checkpoints=root) as server:
+        assert sorted(contents(client_of(server))) == list(range(30))
+    (aside,) = pathlib.Path(store).glob("stale-*")
+    with serve(aside) as server:
+        assert sorted(contents(client_of(server))) == list(range(20)), "nothing was deleted"
+    with serve(store, checkpoints=root) as server:
+        assert sorted(contents(client_of(server))) == list(range(30)), "the store is newer now"
+
+
+def test_a_directory_is_a_journal_or_none(tmp_path):
+    with serve(tmp_path) as server:
+        fill(client_of(server), range(3))
+    with pytest.raises(
+        FailedPreconditionError, match="is a journal: open it without journal=False"
+    ):
+        reverb.Server([table()], max_bytes="64MiB", store=reverb.Store(tmp_path, journal=False))
+    with serve(tmp_path) as server, pytest.raises(FailedPreconditionError, match="is in use by"):
+        serve(tmp_path)
+    with serve(tmp_path) as server:
+        assert len(contents(client_of(server))) == 3

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`sync`: what was confirmed before it survives a kill, with the note of the program."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import testing
+from reverb.errors import FailedPreconditionError, InvalidArgumentError
+from support.programs import Program
+from support.waiting import Background
+
+# A commit each minute: what is on the disk is there because of `sync`.
+SOURCE = """
+    import sys
+    import reverb
+    from reverb import testing
+    server = reverb.Server([testing.table()], store=reverb.Store(sys.argv[1], sync_interval_s=60))
+    print(server.port, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def sync(address, kind, note=b""):
+    """Syncs as the client of this kind."""
+    if kind == "awaited":
+
+        async def awaited():
+            async with reverb.aio.Client(address) as client:
+                return await client.sync(note)
+
+        return asyncio.run(awaited())
+    return reverb.Client(address).sync(note=note)
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaited"])
+def test_what_was_confirmed_before_it_survives_a_kill(tmp_path, kind):
+    with Program(SOURCE, tmp_path) as program:
+        address = f"localhost:{program.line()}"
+        client = reverb.Client(address)
+        for step in range(3):
+            client.insert_batch(np.arange(10) + 10 * step, {"table": 1.0})
+            result = sync(address, kind, f"step {step}".encode())
+        client.insert_batch(np.arange(30, 40), {"table": 1.0})
+        store = client.status().store
+        assert (result.note, result.shards) == (b"step 2", ())
+        assert store.commit == result.commit
+        assert store.synced_at == pytest.approx(result.at)
+        program.kill()
+    with Program(SOURCE, tmp_path) as program:
+        client = reverb.Client(f"localhost:{program.line()}")
+        numbers = sorted(int(np.asarray(item.data[0]).item()) for item in client.scan("table"))
+        recovered = client.status().store.recovered
+        assert numbers == list(range(30))
+        assert recovered.items == 30
+        assert recovered.note == b"step 2"
+        assert [note.note for note in recovered.notes] == [b"step 0", b"step 1", b"step 2"]
+        assert recovered.at == pytest.approx(result.at)
+        assert recovered.commit == result.commit
+
+
+def test_calls_of_the_process_and_of_many_callers(tmp_path):
+    store = reverb.Store(tmp_path, sync_interval_s=60)
+    with reverb.Server([testing.table()], store=store) as server:
+        client = server.localhost_client()
+        client.insert([1.0], {"table": 1.0})
+        first = server.sync(b"here")
+        others = [Background(client.sync, b"%d" % at) for at in range(8)]
+        commits = [other.result().commit for other in others]
+        assert min(commits) > first.commit
+        assert server.status().store.commit == max(commits)
+        assert server.sync(timeout_ms=30_000).at >= first.at
+
+
+def test_it_ends_when_the_server_stops(tmp_path):
+    store = reverb.Store(tmp_path, sync_interval_s=60)
+    with reverb.Server([testing.table()], store=store) as server:
+        client = reverb.Client(f"localhost:{server.port}")
+        client.sync()
+        server.stop()
+        with pytest.raises(reverb.errors.UnavailableError):
+            client.sync()
+
+
+def test_what_it_refuses(tmp_path):
+    with testing.server() as client, pytest.raises(FailedPreconditionError) as error:
+        client.sync()
+    assert str(error.value) == "This server has no journal: start it with Store(...)."
+    with reverb.Server([testing.table()], store=reverb.Store(tmp_path)) as server:
+        with pytest.raises(
+            InvalidArgumentError, match="note must have at most 65,536 bytes, got 7"
+        ):
+            server.sync(b"n" * 70_000)
+        with pytest.raises(TypeError, match="note must be bytes, got str"):
+            server.sync("step 3")
+        with pytest.raises(InvalidArgumentError, match="timeout_ms"):
+            server.sync(timeout_ms=-1)
