@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What clients do to a server until it is killed, as a program that says what was confirmed to it.
+
+Each kind of work is a sequence of numbered steps, each made when the one before was confirmed. So
+the tables of a server that comes back must be those after a first part of each sequence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import reverb
+
+BATCH = 16
+SHAPE = (84, 84)
+NUM_UPDATED = 40
+# Items of the first two tables, which the oldest leave.
+MAX_SIZE = 4000
+
+
+def frame(number: int) -> np.ndarray:
+    """The data of an item: noise, which does not compress."""
+    return np.random.default_rng(number).integers(0, 256, SHAPE, np.uint8)
+
+
+def tables() -> list[reverb.Table]:
+    """The tables of the server: two that get the same, one of updates, of deletes, and a queue."""
+    selectors = reverb.selectors
+
+    def table(name: str, sampler: object, max_size: int) -> reverb.Table:
+        limiter = reverb.rate_limiters.MinSize(1)
+        return reverb.Table(name, sampler, selectors.Fifo(), max_size, limiter)
+
+    return [
+        table("first", selectors.Uniform(), MAX_SIZE),
+        table("second", selectors.Uniform(), MAX_SIZE),
+        table("updated", selectors.Prioritized(0.8), 1000),
+        table("deleted", selectors.Uniform(), 10**6),
+        reverb.Table.queue("queue", 10_000),
+    ]
+
+
+@dataclasses.dataclass
+class Deleted:
+    """The table of inserts, deletes and resets after a number of steps: its keys, by number."""
+
+    keys: dict[int, int] = dataclasses.field(default_factory=dict)
+    step: int = 0
+
+    def change(self) -> tuple[str, int]:
+        """Makes the next step: a reset, the delete of a key, or the insert of a number.
+
+        The key of a number that was inserted is not known here.
+        """
+        step = self.step
+        self.step += 1
+        if step % 97 == 96:
+            self.keys.clear()
+            return "reset", -1
+        if step % 11 == 10 and self.keys:
+            number = min(self.keys)
+            return "delete", self.keys.pop(number)
+        self.keys[step] = 0
+        return "insert", step
+
+
+@dataclasses.dataclass
+class Start:
+    """Where each sequence goes on."""
+
+    batches: int = 0
+    updates: int = 0
+    updated_keys: list[int] = dataclasses.field(default_factory=list)
+    deletes: int = 0
+    deleted_keys: dict[int, int] = dataclasses.field(default_factory=dict)
+    produced: int = 0
+    consumed: int = 0
+
+
+def _said(kind: str, *values: Any) -> None:
+    sys.stdout.write(json.dumps([kind, time.time(), *values]) + "\n")
+    sys.stdout.flush()
+
+
+def _batches(client: reverb.Client, start: Start) -> None:
+    number = start.batches
+    while True:
+        numbers = np.arange(number, number + BATCH)
+        data = {"frame": np.stack([frame(at) for at in numbers]), "number": numbers}
+        client.insert_batch(data, {"first": 1.0, "second": 2.0})
+        number += BATCH
+        _said("batches", number)
+
+
+def _updates(client: reverb.Client, start: Start) -> None:
+    step = start.updates
+    while True:
+        key = start.updated_keys[step % NUM_UPDATED]
+        client.mutate_priorities("updated", {key: step + 1.0})
+        step += 1
+        _said("updates", step)
+
+
+def _deletes(client: reverb.Client, start: Start) -> None:
+    state = Deleted({int(number): key for number, key in start.deleted_keys.items()}, start.deletes)
+    while True:
+        what, value = state.change()
+        if what == "reset":
+            client.reset("deleted")
+        elif what == "delete":
+            client.mutate_priorities("deleted", deletes=[value])
+        else:
+            added = client.insert_batch({"number": np.array([value])}, {"deleted": 1.0})
+            state.keys[value] = int(added["deleted"][0])
+        _said("deletes", state.step)
+
+
+def _produce(client: reverb.Client, start: Start) -> None:
+    number = start.produced
+    while True:
+        client.insert_batch({"number": np.array([number])}, {"queue": 1.0})
+        number += 1
+        _said("produced", number)
+        time.sleep(0.001)
+
+
+def _consume(client: reverb.Client, _: Start) -> None:
+    while True:
+        for sample in client.sample("queue", 1):
+            _said("consumed", int(np.asarray(sample[0].data[0]).reshape(-1)[0]))
+
+
+def _watch(client: reverb.Client, _: Start) -> None:
+    while True:
+        store = client.status().store
+        _said("synced", store.synced_at or 0.0, store.lag_s)
+        time.sleep(0.05)
+
+
+def main() -> None:
+    """Works until it is killed; each thread ends with its first error."""
+    address, start = sys.argv[1], Start(**json.loads(sys.argv[2]))
+
+    def work(each: Callable[[reverb.Client, Start], None]) -> None:
+        try:
+            each(reverb.Client(address), start)
+        except reverb.errors.ReverbError as error:
+            _said("error", each.__name__, str(error))
+
+    works = (_batches, _updates, _deletes, _produce, _consume, _watch)
+    for each in works:
+        threading.Thread(target=work, args=(each,), daemon=True).start()
+    sys.stdin.readline()
