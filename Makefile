@@ -147,8 +147,8 @@ test: build ## run the tests that a change must pass: Rust and Python, eight min
 	$(PY) tools/rust_tests.py
 	$(PY) tools/python_tests.py
 
-test-store: build ## run the fast Python tests with a disk store that forgets every payload at once (STORE_TESTS=tests/reading for some)
-	$(PY) tools/python_tests.py --forgetting-store $(STORE_TESTS)
+test-store: build ## run the fast Python tests with a disk store that forgets every payload at once (JOURNAL=1: a journal; STORE_TESTS=tests/reading for some)
+	$(PY) tools/python_tests.py --forgetting-store=$(if $(JOURNAL),journal,payloads) $(STORE_TESTS)
 
 # The module as it was built last.
 MODULE := $(if $(wildcard $(BUILD_DONE)),build,quick)
@@ -162,6 +162,7 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(CARGO_TEST)
 	$(PY) tools/python_tests.py -m 'not conformance' --limit-s 20000
 	$(MAKE) test-store
+	$(MAKE) test-store JOURNAL=1
 	$(MAKE) conformance
 	$(MAKE) test-debian
 	$(MAKE) test-tf

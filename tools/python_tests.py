@@ -3,7 +3,7 @@
 
 .venv/bin/python tools/python_tests.py
 .venv/bin/python tools/python_tests.py -m 'not conformance' tests/api
-.venv/bin/python tools/python_tests.py --forgetting-store
+.venv/bin/python tools/python_tests.py --forgetting-store=journal
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="for a run of pytest")
     parser.add_argument(
         "--forgetting-store",
-        action="store_true",
+        choices=("payloads", "journal"),
         help="servers have a store that forgets every payload at once",
     )
     arguments = parser.parse_args()
-    has_store = arguments.forgetting_store
+    store = arguments.forgetting_store
     pytest = Pytest(
-        "store" if has_store else "pytest",
+        f"store-{store}" if store else "pytest",
         pathlib.Path(sys.executable),
-        ["--forgetting-store"] if has_store else [],
+        [f"--forgetting-store={store}"] if store else [],
         workers=arguments.workers,
         limit_s=arguments.limit_s,
     )

@@ -14,7 +14,7 @@ from support.programs import run
 from support.waiting import wait_until
 
 TESTS = pathlib.Path(__file__).parents[1]
-LEFT_OUT = forgetting_store.LEFT_OUT
+LEFT_OUT = forgetting_store.LEFT_OUT | forgetting_store.LEFT_OUT_OF_JOURNALS
 
 
 def test_what_is_left_out_exists_and_has_a_reason():
