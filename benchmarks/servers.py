@@ -2,7 +2,8 @@
 """The server of a case: in its own process on the loopback, or in the process of the client.
 
 Run as a program this file is the server process: it reads its options from its first line of input,
-answers with its port, and ends when its input ends (so it cannot outlive the benchmark).
+answers with its port and the seconds of its start, and ends when its input ends (so it cannot
+outlive the benchmark).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -72,14 +74,18 @@ class ServerUnderTest:
       address: `host:port`.
       client: A `reverb.Client`.
       pid: The server's process.
+      start_s: How long its start took; 0 in this process.
     """
 
-    def __init__(self, address: str, process: subprocess.Popen[str] | None) -> None:
+    def __init__(
+        self, address: str, process: subprocess.Popen[str] | None, start_s: float = 0.0
+    ) -> None:
         """Connects to `address`; `process` is the server's, or `None` if it is this one."""
         import reverb
 
         self.address = address
         self.client = reverb.Client(address)
+        self.start_s = start_s
         self._process = process
         self.pid = os.getpid() if process is None else process.pid
 
@@ -107,13 +113,15 @@ def open_server(
     checkpoint_root: str | None = None,
     max_bytes: str | None = None,
     store: str | None = None,
+    journal: bool = False,
 ) -> Iterator[ServerUnderTest]:
     """Starts a server, `remote` or `in_process`, and stops it at the end.
 
     It saves to `checkpoint_root` and loads from it, if that is given. `store` is the directory of
-    its disk tier.
+    its disk tier, and of its journal.
     """
     others = {"checkpoint_root": checkpoint_root, "max_bytes": max_bytes, "store": store}
+    others["journal"] = journal
     if where == "in_process":
         server = build_server(tables, **others)
         try:
@@ -126,8 +134,8 @@ def open_server(
     )
     try:
         options = {"tables": [dataclasses.asdict(table) for table in tables], **others}
-        port = _ask(process, json.dumps(options))
-        yield ServerUnderTest(f"localhost:{port}", process)
+        port, start_s = _ask(process, json.dumps(options)).split()
+        yield ServerUnderTest(f"localhost:{port}", process, float(start_s))
     finally:
         process.kill()
         process.wait()
@@ -138,6 +146,7 @@ def build_server(
     checkpoint_root: str | None = None,
     max_bytes: str | None = None,
     store: str | None = None,
+    journal: bool = False,
 ) -> Any:
     """Returns a `reverb.Server` in this process."""
     import reverb
@@ -149,7 +158,7 @@ def build_server(
     if max_bytes is not None:
         options["max_bytes"] = max_bytes
     if store is not None:
-        options["store"] = reverb.Store(store, journal=False)
+        options["store"] = reverb.Store(store, journal=journal)
     return reverb.Server([table.build() for table in tables], **options)
 
 
@@ -167,8 +176,12 @@ def _ask(process: subprocess.Popen[str], line: str) -> str:
 def _serve() -> None:
     options = json.loads(sys.stdin.readline())
     tables = [TableSpec(**fields) for fields in options["tables"]]
-    server = build_server(tables, **{name: options[name] for name in options if name != "tables"})
-    print(server.port, flush=True)
+    others = {name: options[name] for name in options if name != "tables"}
+    import reverb  # noqa: F401  # Not a part of the start.
+
+    began = time.perf_counter()
+    server = build_server(tables, **others)
+    print(server.port, time.perf_counter() - began, flush=True)
     for _ in sys.stdin:
         ctypes.CDLL(None).malloc_trim(0)
         print("trimmed", flush=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures tables larger than memory beside tables in memory, and beside the disk itself.
+"""Measures tables larger than memory, and journals, beside tables in memory and the disk itself.
 
     python benchmarks/store.py                        # all cases
     python benchmarks/store.py --case warm --case cold --rounds 9
@@ -11,7 +11,9 @@ a store while it is resident, and after it went to the disk, with its files in t
 beside a loop of `pread` and checksum. `cold`: the same without the page cache. `beside`: batches of
 a resident table beside another one that is sampled all the time. `inserts`: with and without a
 store, and plain writes. `garbage`: sizes of files of full tables. `memory`: `RssAnon` of the
-server, seen from outside. All of a case are measured in turn, and ratios are medians over
+server, seen from outside. `journal`: small inserts, updates and confirmations with a journal beside
+no store. `base`: calls while a base is made beside calm times. `recovery`: starts after a kill,
+without the page cache. All of a case are measured in turn, and ratios are medians over
 neighbours.
 
 Frames that come back are compared with their generator. Data files lie in `--directory`, which must
@@ -37,6 +39,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import store_journal
 import store_memory
 from payloads import FRAME_SHAPE
 from servers import TableSpec
@@ -387,6 +390,9 @@ _CASES: dict[str, Callable[[Options], Iterator[Row]]] = {
     "inserts": _inserts,
     "garbage": _garbage,
     "memory": store_memory.rows,
+    "journal": store_journal.rows,
+    "base": store_journal.base_rows,
+    "recovery": store_journal.recovery_rows,
 }
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def _transitions(options: Options) -> Iterator[Row]:
     ):
         begin = watched.now()
         for name, first in (("filled", 0), ("items twice as many", items)):
-            _write_stacks(server.client, range(first, first + items))
+            write_stacks(server.client, range(first, first + items))
             compared = sum(
                 check(server.client.sample_batch("table", 32).data) for _ in range(items // 1_000)
             )
@@ -94,7 +94,7 @@ def _transitions(options: Options) -> Iterator[Row]:
         yield Row("the server before: RssAnon", begin / _MIB, "MiB")
 
 
-def _write_stacks(client: Any, numbers: range) -> None:
+def write_stacks(client: Any, numbers: range) -> None:
     """Writes an item for each number, of its frame and the four before, which others have too."""
     with client.trajectory_writer(num_keep_alive_refs=_STACK) as writer:
         for step in range(numbers.start - _STACK + 1, numbers.stop):

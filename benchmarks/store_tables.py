@@ -90,12 +90,13 @@ def open_noise(
     *tables: TableSpec,
     memory: str | None = None,
     checkpoint_root: str | None = None,
+    journal: bool = False,
 ) -> Iterator[NoiseServer]:
-    """Starts a server with a store if `memory` limits it, and without one otherwise."""
+    """Starts a server with a store if `memory` limits it or it has a journal, else without."""
     with tempfile.TemporaryDirectory(prefix="reverb-store-", dir=options.directory) as directory:
-        store = str(pathlib.Path(directory) / "store") if memory else None
+        store = str(pathlib.Path(directory) / "store") if memory or journal else None
         tables = tables or (TableSpec(),)
-        with open_server(where, tables, checkpoint_root, memory, store) as server:
+        with open_server(where, tables, checkpoint_root, memory, store, journal) as server:
             yield NoiseServer(server, pathlib.Path(directory))
 
 
