@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each option of a table reaches the core, copies, configs, checkpoints and shards.
+"""Each option of a table reaches the core, copies, configs, checkpoints, journals and shards.
 
 Fails for an option that was forgotten somewhere; CONTRIBUTING.md has the recipe.
 """
@@ -70,8 +70,11 @@ def test_shards_divide_it_only_if_that_is_listed(make):
                 assert getattr(mine, field.name) == getattr(theirs, field.name)
 
 
-def test_a_checkpoint_restores_it_or_tells_that_it_differs(make, option, tmp_path, capfd):
+@pytest.mark.parametrize("kind", ["checkpoint", "journal"])
+def test_what_is_stored_restores_it_or_tells_that_it_differs(make, option, kind, tmp_path, capfd):
     def serve(table, **options):
+        if kind == "journal":
+            return reverb.Server([table], store=reverb.Store(tmp_path, **options))
         checkpointer = checkpointers.DefaultCheckpointer(tmp_path, **options)
         return reverb.Server([table], checkpointer=checkpointer)
 
