@@ -74,11 +74,14 @@ class ServerUnderTest:
       address: `host:port`.
       client: A `reverb.Client`.
       pid: The server's process.
-      start_s: How long its start took; 0 in this process.
+      start_s: How long its start took, and the time of processors for it; 0 in this process.
     """
 
     def __init__(
-        self, address: str, process: subprocess.Popen[str] | None, start_s: float = 0.0
+        self,
+        address: str,
+        process: subprocess.Popen[str] | None,
+        start_s: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         """Connects to `address`; `process` is the server's, or `None` if it is this one."""
         import reverb
@@ -134,8 +137,8 @@ def open_server(
     )
     try:
         options = {"tables": [dataclasses.asdict(table) for table in tables], **others}
-        port, start_s = _ask(process, json.dumps(options)).split()
-        yield ServerUnderTest(f"localhost:{port}", process, float(start_s))
+        port, wall_s, cpu_s = _ask(process, json.dumps(options)).split()
+        yield ServerUnderTest(f"localhost:{port}", process, (float(wall_s), float(cpu_s)))
     finally:
         process.kill()
         process.wait()
@@ -179,9 +182,9 @@ def _serve() -> None:
     others = {name: options[name] for name in options if name != "tables"}
     import reverb  # noqa: F401  # Not a part of the start.
 
-    began = time.perf_counter()
+    began, cpu_s = time.perf_counter(), time.process_time()
     server = build_server(tables, **others)
-    print(server.port, time.perf_counter() - began, flush=True)
+    print(server.port, time.perf_counter() - began, time.process_time() - cpu_s, flush=True)
     for _ in sys.stdin:
         ctypes.CDLL(None).malloc_trim(0)
         print("trimmed", flush=True)

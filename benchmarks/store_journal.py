@@ -8,6 +8,7 @@ import functools
 import itertools
 import multiprocessing
 import pathlib
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,14 +43,18 @@ def rows(options: Options) -> Iterator[Row]:
     calls = 300 if options.is_quick else 2_000
     table = TableSpec(sampler="prioritized")
     rates: dict[str, list[float]] = {}
+    cpu_us: dict[str, list[float]] = {}
     # What leaves the journal most to do comes last.
     goals = {"updates": 0.9, "insert": 0.85, "writer, items": 0.85, "insert_batch, items": 0.6}
     with contextlib.ExitStack() as stack:
         all_operations: dict[str, dict[str, tuple[_Call, int]]] = {}
-        for kind in _KINDS:
-            server = stack.enter_context(
+        servers = {
+            kind: stack.enter_context(
                 open_noise("remote", options, table, journal=kind == "journal")
-            )
+            ).server
+            for kind in _KINDS
+        }
+        for kind, server in servers.items():
             all_operations[kind] = _operations(server.client, stack)
         subjects: dict[str, Callable[[], float]] = {
             kind: functools.partial(_percentile, operations["confirmation"][0], calls, 99)
@@ -57,16 +62,22 @@ def rows(options: Options) -> Iterator[Row]:
         }
         confirmations = in_turn(subjects, options.rounds)
         for what in goals:
-            subjects = {
-                f"{what}, {kind}": functools.partial(_rate, *operations[what], seconds)
-                for kind, operations in all_operations.items()
-            }
+            subjects = {}
+            for kind, operations in all_operations.items():
+                name, call = f"{what}, {kind}", operations[what]
+                cpu_us[name] = []
+                subjects[name] = functools.partial(
+                    _rate, *call, seconds, servers[kind], cpu_us[name]
+                )
             rates |= in_turn(subjects, options.rounds)
     yield from medians(rates, "1/s")
     yield from medians({f"confirmation, {k}": v for k, v in confirmations.items()}, "ms, p99")
     for what, least in goals.items():
         value = ratio(rates, f"{what}, journal", f"{what}, no store")
         yield Row(f"{what}: journal / no store", value, "x", least=least)
+        used = [statistics.median(cpu_us[f"{what}, {kind}"][1:]) for kind in _KINDS]
+        for kind, value in zip(_KINDS, used, strict=True):
+            yield Row(f"{what}, {kind}: processors of the server", value, "us each")
     value = ratio(confirmations, "journal", "no store")
     yield Row("p99 of a confirmation: journal / no store", value, "x", most=2)
     yield from _locks(options)
@@ -106,15 +117,18 @@ def _steps(numbers: Sequence[int]) -> dict[str, np.ndarray]:
     return {"number": column, "observation": np.repeat(column[:, None], 4, 1).astype(np.float32)}
 
 
-def _rate(call: _Call, per_call: int, seconds: float) -> float:
-    """How many a second, over a time that has commits in it."""
-    count = done = 1
+def _rate(
+    call: _Call, per_call: int, seconds: float, server: ServerUnderTest, cpu_us: list[float]
+) -> float:
+    """How many a second, over a time that has commits in it; adds the server's time for one."""
+    count, done, cpu_s = 1, 1, server.cpu_seconds()
     began = time.perf_counter()
     call(1)
     while (took := time.perf_counter() - began) < seconds:
         count = max(1, min(4 * count, round(done / took * (seconds - took))))
         call(count)
         done += count
+    cpu_us.append(1e6 * (server.cpu_seconds() - cpu_s) / (done * per_call))
     return done * per_call / took
 
 
@@ -366,7 +380,8 @@ def _starts(
                 held = server.client.server_info()["table"].current_size
                 check_data(server.client.sample_batch("table", 32).data)
                 _wait_for_base(path, files)
-            yield Row(f"{what}, after {after}: start", server.start_s, "s", most=most_s)
+            yield Row(f"{what}, after {after}: start", server.start_s[0], "s", most=most_s)
+            yield Row(f"{what}, after {after}: processors", server.start_s[1], "s")
             yield Row(f"{what}, after {after}: items", held, "", least=items)
             yield Row(f"{what}, after {after}: RssAnon", rss / _MIB, "MiB")
             for kind, size in sizes.items():
