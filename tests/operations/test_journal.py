@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a server has after it was stopped or killed, and starts again with its store."""
 
+import contextlib
 import pathlib
 
 import numpy as np
@@ -53,6 +54,14 @@ def contents(client, name="t"):
         info = item.info
         found[int(number[0])] = (info.key, info.priority, inserted_at)
     return found
+
+
+def taken_by(directory):
+    """Bytes of the files of a store, of which some may be deleted meanwhile."""
+    files = (path.stat() for path in directory.iterdir())
+    with contextlib.suppress(FileNotFoundError):
+        return sum(file.st_size for file in files)
+    return taken_by(directory)
 
 
 def test_a_stop_loses_nothing(tmp_path):
@@ -199,3 +208,38 @@ def test_a_directory_is_a_journal_or_none(tmp_path):
         serve(tmp_path)
     with serve(tmp_path) as server:
         assert len(contents(client_of(server))) == 3
+
+
+def test_a_small_budget_is_kept_and_nothing_waits_for_ever(tmp_path):
+    """The log of all that comes and goes is several times as large as what the store may take."""
+    small = np.random.default_rng(0).random((4000, 50))
+    store = reverb.Store(tmp_path, max_bytes="64MiB", sync_interval_s=0.1)
+    with reverb.Server([table(max_size=10_000)], store=store) as server:
+        client = client_of(server)
+        for batch in range(100):
+            numbers = np.arange(4000 * batch, 4000 * (batch + 1))
+            client.insert_batch({"small": small, "number": numbers}, {"t": 1.0})
+            client.sync()  # Or what comes and goes would be in no commit.
+        assert client.server_info()["t"].current_size == 10_000
+        taken = taken_by(tmp_path)
+        written = client.status().store.written_log_bytes
+    assert written > 128 << 20
+    assert taken < 64 << 20
+    with serve(tmp_path, table(max_size=10_000)) as server:
+        items = client_of(server).scan("t")
+        assert sorted(int(item.data[0].item()) for item in items) == list(range(390_000, 400_000))
+
+
+def test_items_leave_a_store_that_is_full_of_them(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (100, 20_000), np.uint8)
+    store = reverb.Store(tmp_path, max_bytes="64MiB", sync_interval_s=0.1)
+    with reverb.Server([table(max_size=10**6)], store=store) as server:
+        client = client_of(server)
+        for batch in range(80):
+            client.insert_batch(
+                {"noise": noise, "number": np.arange(100) + 100 * batch}, {"t": 1.0}
+            )
+        # What was inserted before a commit said that the store is full is written nevertheless.
+        wait_until(lambda: taken_by(tmp_path) < 64 << 20)
+        numbers = sorted(int(item.data[1].item()) for item in client.scan("t"))
+        assert numbers == list(range(numbers[0], 8000))

@@ -36,6 +36,9 @@ const SKIPPED_IDS: u64 = 1 << 32;
 /// Log bytes for which a base is not made.
 const MIN_LOG_BYTES: u64 = 64 << 20;
 
+/// Bytes of logs for which a full journal makes no base.
+const FEW_BYTES: u64 = 1 << 20;
+
 /// A journal in a directory. One thread writes it.
 ///
 /// A commit is on disk when `commit` returns. After an error nothing is lost, and the same commit
@@ -478,13 +481,22 @@ impl Journal {
     /// Returns true if its files have nearly as many bytes as they may, so that inserts have to
     /// wait. What it is given is written nevertheless.
     pub fn is_full(&self) -> bool {
-        let others = self.log_bytes + 2 * self.base_bytes;
+        let Counts { log_bytes, base_bytes, .. } = &*self.shared.counts;
+        // The next base has to have room too.
+        let others = log_bytes.load(Relaxed) + base_bytes.load(Relaxed) + self.base_bytes;
         self.shared.room() < self.shared.kept_back() + others
     }
 
-    /// Returns true if the log has become so long that a base is due.
+    /// Returns true if a base is due: the log has become long, or files that it would make
+    /// superfluous are in the way.
     pub fn wants_base(&self) -> bool {
-        self.base.is_none() && self.log_bytes > self.base_bytes.max(MIN_LOG_BYTES)
+        let least = MIN_LOG_BYTES.min(self.shared.budget() / 8);
+        let is_long = self.log_bytes > self.base_bytes.max(least);
+        let older = self.files.iter().filter(|file| file.number < self.newest_base);
+        // One base before the newest one stays.
+        let freed = older.map(|file| file.bytes).sum::<u64>() + self.log_bytes;
+        let is_in_the_way = freed > 2 * self.base_bytes + FEW_BYTES;
+        self.base.is_none() && (is_long || is_in_the_way && self.is_full())
     }
 
     /// Bytes of the log since the newest base, which a start would replay.

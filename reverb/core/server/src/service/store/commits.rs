@@ -81,6 +81,8 @@ pub(crate) struct CommitStatus {
     pub(crate) last_base_at: Option<SystemTime>,
     /// True if the files have nearly as many bytes as they may.
     pub(crate) is_full: bool,
+    /// True if items have to leave for that: no base would free anything.
+    pub(crate) needs_room: bool,
     /// True while writes fail.
     pub(crate) is_failing: bool,
 }
@@ -93,7 +95,13 @@ impl Commits {
         retry_after: Duration,
     ) -> Self {
         let (id, observer) = (journal.id(), journal.observer());
-        let status = CommitStatus { last, last_base_at: None, is_full: false, is_failing: false };
+        let status = CommitStatus {
+            last,
+            last_base_at: None,
+            is_full: false,
+            needs_room: false,
+            is_failing: false,
+        };
         let state = State {
             journal: Some(journal),
             waiting: Vec::new(),

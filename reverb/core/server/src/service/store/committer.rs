@@ -57,6 +57,8 @@ impl Committer {
         while commits.wait(self.began_at, || self.has_much()) {
             self.commit();
             self.make_base();
+            let needs_room = self.journal.is_full() && !self.journal.wants_base();
+            commits.state.lock().status.needs_room = needs_room;
         }
         if self.commit() && self.journal.log_bytes() > MAX_LOG_BYTES_AT_STOP {
             self.make_base();

@@ -247,7 +247,7 @@ impl Sweep {
     /// next commit has to be on disk before it is known what that has freed.
     fn make_room_in_journal(&self) {
         let Some(commits) = self.files.journal() else { return };
-        while commits.status().is_full && !self.signal.is_stopped() {
+        while commits.status().needs_room && !self.signal.is_stopped() {
             self.empty_files();
             let before = commits.status().last.commit;
             if !self.remove_items_of_full_disk() || !commits.want(0) {
@@ -267,11 +267,15 @@ impl Sweep {
         if !self.files.is_full() {
             return false;
         }
-        let may_remove = |table: &&Arc<Table>| {
-            table.config().memory.when_full == WhenFull::Remove && table.payload_bytes() > 0
+        // A journal has small items as well.
+        let on_disk = |table: &Arc<Table>| match self.files.journal() {
+            Some(_) => table.bytes(),
+            None => table.payload_bytes(),
         };
-        let largest =
-            self.tables.iter().filter(may_remove).max_by_key(|table| table.payload_bytes());
+        let may_remove = |table: &&Arc<Table>| {
+            table.config().memory.when_full == WhenFull::Remove && on_disk(table) > 0
+        };
+        let largest = self.tables.iter().filter(may_remove).max_by_key(|table| on_disk(table));
         largest.is_some_and(|table| table.evict(REMOVED_TOGETHER, u64::MAX).items > 0)
     }
 }
