@@ -36,6 +36,8 @@ pub(super) struct Committer {
     /// When the last commit was taken.
     began_at: Instant,
     base_failed_at: Option<Instant>,
+    /// True after a commit was given up. Without it the next ones would make no whole state.
+    has_lost: bool,
 }
 
 impl Committer {
@@ -48,7 +50,16 @@ impl Committer {
     ) -> Self {
         let (commits, tables) = (Arc::clone(commits), tables.to_vec());
         let began_at = Instant::now();
-        Self { commits, journal, tables, recorder, wants_base, began_at, base_failed_at: None }
+        Self {
+            commits,
+            journal,
+            tables,
+            recorder,
+            wants_base,
+            began_at,
+            base_failed_at: None,
+            has_lost: false,
+        }
     }
 
     /// Works until the server stops.
@@ -80,6 +91,9 @@ impl Committer {
 
     /// Takes a commit and writes it. Returns false if the server stops before it is on disk.
     fn commit(&mut self) -> bool {
+        if self.has_lost {
+            return false;
+        }
         let asked = self.take_asked();
         let commit = Commit::take(&self.tables);
         self.write(&commit, asked)
@@ -117,7 +131,10 @@ impl Committer {
             && !self.journal.has_dead_files();
         let unchanged = || Committed { at: commit.taken_at, ..self.commits.status().last };
         let committed = if is_empty { Some(unchanged()) } else { self.write_changes(&changes) };
-        let Some(committed) = committed else { return false };
+        let Some(committed) = committed else {
+            self.has_lost = true;
+            return false;
+        };
         drop(changes);
         self.tables.iter().for_each(|table| table.set_synced());
         let is_full = self.journal.is_full();
@@ -185,7 +202,7 @@ impl Committer {
     fn make_base(&mut self) {
         let is_due = self.wants_base || self.journal.wants_base() || self.commits.is_stopped();
         let may_try = self.base_failed_at.is_none_or(|at| at.elapsed() > self.commits.retry_after);
-        if !is_due || !may_try {
+        if self.has_lost || !is_due || !may_try {
             return;
         }
         // While a checkpoint copies the tables, it has to wait.
