@@ -21,7 +21,7 @@ const PART_ITEMS: usize = 512;
 ///
 /// # Errors
 ///
-/// As [`check`](crate::check); `Unavailable` if the disk fails.
+/// As [`check`](crate::check()); `Unavailable` if the disk fails.
 pub fn repair(
     path: &Path,
     disk: Arc<dyn Disk>,
