@@ -2,15 +2,22 @@
 """`sync`: what was confirmed before it survives a kill, with the note of the program."""
 
 import asyncio
+import contextlib
 
 import numpy as np
 import pytest
 
 import reverb
 from reverb import testing
-from reverb.errors import FailedPreconditionError, InvalidArgumentError
+from reverb.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+)
+from support.hosts import HOSTS
 from support.programs import Program
-from support.waiting import Background
+from support.waiting import Background, wait_until
 
 # A commit each minute: what is on the disk is there because of `sync`.
 SOURCE = """
@@ -74,14 +81,63 @@ def test_calls_of_the_process_and_of_many_callers(tmp_path):
         assert server.sync(timeout_ms=30_000).at >= first.at
 
 
+def test_a_timeout_ends_the_wait_and_not_the_commit(tmp_path):
+    def start():
+        store = reverb.Store(tmp_path, sync_interval_s=60)
+        return reverb.Server([testing.table()], store=store, host="127.0.0.1")
+
+    def times_out():
+        # The next commit is 20 ms after this one, unless this thread is paused for as long.
+        server.sync()
+        try:
+            remote.sync(b"step 7", timeout_ms=0)
+        except DeadlineExceededError as error:
+            return str(error).startswith(f"The journal in {tmp_path} is ")
+        return False
+
+    with start() as server:
+        remote = reverb.Client(f"127.1:{server.port}")
+        wait_until(times_out)
+    with start() as server:
+        assert server.status().store.recovered.note == b"step 7"
+
+
+def test_a_group_syncs_all_its_shards(tmp_path):
+    with contextlib.ExitStack() as stack:
+        stores = [reverb.Store(tmp_path / name) for name in "ab"]
+        servers = [
+            stack.enter_context(reverb.Server([testing.table()], store=store, host="127.0.0.1"))
+            for store in stores
+        ]
+        for number, server in enumerate(servers):
+            for _ in range(number):
+                server.sync(b"apart")
+        shards = ",".join(f"127.1:{server.port}" for server in servers)
+        result = reverb.Client(f"shards:///{shards}").sync(b"step 7")
+        assert (result.commit, result.note) == (0, b"step 7")
+        commits = [server.status().store.commit for server in servers]
+        assert [shard.commit for shard in result.shards] == commits
+        assert result.at == min(shard.at for shard in result.shards)
+
+
 def test_it_ends_when_the_server_stops(tmp_path):
+    def sync_until_the_end(client):
+        try:
+            while True:
+                client.sync(b"again")
+        except UnavailableError:
+            return client
+
     store = reverb.Store(tmp_path, sync_interval_s=60)
-    with reverb.Server([testing.table()], store=store) as server:
-        client = reverb.Client(f"localhost:{server.port}")
-        client.sync()
+    with reverb.Server([testing.table()], store=store, host="127.0.0.1") as server:
+        clients = [reverb.Client(f"{host}:{server.port}") for host in HOSTS.values()]
+        first = server.sync().commit
+        calls = [Background(sync_until_the_end, client) for client in clients]
+        wait_until(lambda: server.status().store.commit > first + 1)
         server.stop()
-        with pytest.raises(reverb.errors.UnavailableError):
-            client.sync()
+        for call in calls:
+            with pytest.raises(UnavailableError):
+                call.result().sync()
 
 
 def test_what_it_refuses(tmp_path):
