@@ -12,6 +12,7 @@ from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._checks.compression import Compression
 from reverb._checks.pickles import not_pickled
 from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
+from reverb._client.small_calls import sync_request
 from reverb._server.credentials import ServerSecurity
 from reverb._server.first_process import end_at_signals
 from reverb._server.limits import Limits
@@ -285,9 +286,9 @@ class Server:
         return ServerStatus.from_serialized_proto(self._server.status(bool(with_streams)))
 
     def sync(self, note: bytes = b"", timeout_ms: int | None = None) -> SyncResult:
-        """Waits until all that was confirmed is on the disk; like `Client.sync`."""
-        with self.localhost_client() as client:
-            return client.sync(note, timeout_ms)
+        """Waits until all is on the disk; like `Client.sync`, without a connection."""
+        _, request = sync_request(note, timeout_ms)
+        return SyncResult._of_answer(self._server.sync(request), note)
 
     def server_info(self) -> dict[str, TableInfo]:
         """Settings and counters of all tables; like `Client.server_info`, without a connection."""

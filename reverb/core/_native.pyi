@@ -120,6 +120,8 @@ class Server:
         """Saves all tables; returns the path."""
     def configure_tables(self, request: bytes) -> bytes:
         """Takes a `ConfigureTablesRequest`, returns a `ConfigureTablesResponse`, serialized."""
+    def sync(self, request: bytes) -> bytes:
+        """Takes a `SyncRequest`, returns a `SyncResponse`, serialized."""
     def drain(self, timeout_s: float, is_final: bool) -> int:
         """Ends all streams; returns how many were still open after `timeout_s`."""
     def stop(self, is_final: bool) -> None:

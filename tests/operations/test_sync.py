@@ -138,6 +138,8 @@ def test_it_ends_when_the_server_stops(tmp_path):
         for call in calls:
             with pytest.raises(UnavailableError):
                 call.result().sync()
+        with pytest.raises(UnavailableError, match="The server is stopping"):
+            server.sync()
 
 
 def test_what_it_refuses(tmp_path):

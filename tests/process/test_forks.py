@@ -110,6 +110,7 @@ def test_a_forked_child_uses_clients_and_refuses_the_rest(host):
             refused(lambda: next(batches), "iterator over batches")
             batches.close()
             refused(lambda: server.wait(), "Server")
+            refused(lambda: server.sync(), "Server")
             refused(lambda: table.info, "Table")
             refused(lambda: table.can_insert(1), "Table")
             refused(lambda: reverb.Server([table]), "Table")

@@ -264,6 +264,14 @@ impl Server {
         Ok(PyBytes::new(py, &answer.encode_to_vec()))
     }
 
+    /// Takes and returns serialized messages.
+    #[pyo3(signature = (request))]
+    fn sync<'py>(&self, py: Python<'py>, request: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+        self.core.origin().check("Server").or_raise()?;
+        let answer = wait(py, self.core.sync(decoded(request)?))?;
+        Ok(PyBytes::new(py, &answer.encode_to_vec()))
+    }
+
     /// Ends all streams; returns the number that was still open after `timeout_s`.
     #[pyo3(signature = (timeout_s, is_final))]
     fn drain(&self, py: Python<'_>, timeout_s: f64, is_final: bool) -> PyResult<usize> {

@@ -16,6 +16,7 @@ use reverb_rpc::client::own_name;
 use reverb_wire::calls;
 use reverb_wire::generated::reverb::{
     ConfigureTablesRequest, ConfigureTablesResponse, ShardMap, StatusRequest, StatusResponse,
+    SyncRequest, SyncResponse,
 };
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -25,6 +26,7 @@ use crate::observe::long_waits::LongWaits;
 use crate::observe::timeline::Timeline;
 use crate::service::Service;
 use crate::service::caller::{Authentication, Caller};
+use crate::service::calls::{Answer as _, CallContext};
 use crate::service::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::service::done::{Done, DoneGuard};
 use crate::service::drain::Drain;
@@ -276,6 +278,18 @@ impl Server {
     /// Status of the server. Works after a stop too.
     pub fn status(&self, request: StatusRequest) -> StatusResponse {
         status(&self.service, request, &Caller::default())
+    }
+
+    /// Waits until all that was confirmed is on disk.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` without a journal, `DeadlineExceeded` after the time of the request,
+    /// `Unavailable` if the server is stopped.
+    pub async fn sync(&self, request: SyncRequest) -> Result<SyncResponse> {
+        let (caller, changed_by) = (&Caller::default(), ChangedBy::now(own_name()));
+        let context = CallContext { caller, changed_by, is_local: true };
+        request.answer(&self.service, &context).await
     }
 
     /// Changes the settings of all tables of a request, or of none.

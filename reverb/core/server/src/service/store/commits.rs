@@ -18,6 +18,7 @@ use reverb_base::figures::seconds;
 use reverb_base::{Error, Result};
 use reverb_data::Chunk;
 use reverb_engine::{Commit, Table};
+use reverb_rpc::server::stopping;
 use reverb_store::{Committed, Journal, Note, Observer, StoreStatus};
 use tokio::sync::oneshot;
 
@@ -178,13 +179,13 @@ impl Commits {
     ///
     /// # Errors
     ///
-    /// `Unavailable` if the server stops and the disk fails.
+    /// `Unavailable` if the server is stopped, or stops and the disk fails.
     pub(crate) async fn sync(&self, note: Option<Note>) -> Result<Committed> {
         let (answer, answered) = oneshot::channel();
         {
             let mut state = self.state.lock();
             if state.is_stopped {
-                return Err(stopped());
+                return Err(stopping());
             }
             state.waiting.push(Waiting { note, answer });
             state.is_wanted = true;
