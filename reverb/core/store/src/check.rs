@@ -169,7 +169,7 @@ fn wrong_payloads(
     chunks.dedup_by_key(|(_, chunk)| chunk.identity());
     let mut wrong = HashMap::new();
     for (_, chunk) in chunks {
-        recovery::check(cancelled)?;
+        recovery::check_not_cancelled(cancelled)?;
         if let Err(error) = chunk.load() {
             wrong.insert(chunk.identity(), error.message().to_owned());
         }

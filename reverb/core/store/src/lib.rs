@@ -44,6 +44,7 @@ pub use data_files::FilesToEmpty;
 pub use journal::{Committed, Journal};
 pub use observer::Observer;
 pub use recovered::{Recovered, RecoveredItem, RecoveredTable};
+pub use recovery::check_not_cancelled;
 pub use repair::repair;
 pub use status::{DiskErrors, Failure, StoreStatus};
 pub use store::{Store, StoreOptions};

@@ -156,7 +156,7 @@ fn read_base(
     let frames = Frames { file: &*file, end, random: &head.random, kind: FrameKind::Part };
     let (mut replay, mut position, mut part, mut time) = (Replay::new(), HEAD_BYTES as u64, 0, 0);
     while !replay.has_ended {
-        check(cancelled)?;
+        check_not_cancelled(cancelled)?;
         let frame = frames.read(position).map_err(|error| unreadable(directory, &error))?;
         part += 1;
         let is_next = |it: &FrameHead| (it.commit, it.synced_or_part) == (head.position, part);
@@ -248,7 +248,7 @@ impl Finder<'_> {
         self.found.log_end = LogEnd { number, end: HEAD_BYTES as u64 };
         let mut position = HEAD_BYTES as u64;
         while position < frames.end {
-            check(self.cancelled)?;
+            check_not_cancelled(self.cancelled)?;
             let frame = frames.read(position).map_err(unreadable)?;
             let next = self.found.commit + 1;
             let Some((frame, records)) = frame.filter(|(frame, _)| frame.commit == next) else {
@@ -303,10 +303,12 @@ impl Finder<'_> {
     }
 }
 
+/// Ends a recovery that is cancelled.
+///
 /// # Errors
 ///
-/// `Cancelled` if the start was cancelled.
-pub(crate) fn check(cancelled: &AtomicBool) -> Result<()> {
+/// `Cancelled` if it is.
+pub fn check_not_cancelled(cancelled: &AtomicBool) -> Result<()> {
     if cancelled.load(Ordering::Relaxed) {
         return Err(Error::cancelled("The start of the server was cancelled."));
     }

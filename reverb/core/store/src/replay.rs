@@ -16,7 +16,7 @@ use reverb_data::{
 use crate::changes::Note;
 use crate::record::{self, DELTA, MAX_NOTES, SPARSE};
 use crate::recovered::{RecoveredItem, RecoveredTable};
-use crate::recovery::check;
+use crate::recovery::check_not_cancelled;
 
 /// The state so far.
 #[derive(Debug)]
@@ -268,7 +268,7 @@ impl Replay {
             let mut items = Vec::with_capacity(table.positions.len());
             drop(table.positions);
             for item in table.items.into_iter().flatten() {
-                check(cancelled)?;
+                check_not_cancelled(cancelled)?;
                 let key = item.key;
                 match self.item(item, &mut find) {
                     Ok(item) => items.push(item),

@@ -9,7 +9,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -19,14 +18,14 @@ use reverb_base::{Error, Result};
 use reverb_data::Chunk;
 use reverb_engine::{Commit, Table};
 use reverb_rpc::server::stopping;
-use reverb_store::{Committed, Journal, Note, Observer, StoreStatus};
+use reverb_store::{Committed, Journal, Note, Observer, StoreStatus, check_not_cancelled};
 use tokio::sync::oneshot;
 
 use super::committer::{BaseWriter, Committer};
 use super::record::Recorder;
 
 /// Least time between two commits that somebody asked for.
-pub(super) const MIN_INTERVAL: Duration = Duration::from_millis(20);
+const MIN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Time between two looks at how much has changed.
 const POLL: Duration = Duration::from_millis(100);
@@ -44,7 +43,7 @@ pub(super) struct Waiting {
 /// What the thread and those who ask it for something share.
 #[derive(Debug)]
 pub(crate) struct Commits {
-    pub(super) interval: Duration,
+    interval: Duration,
     /// Time after which a disk that has failed is tried again.
     pub(super) retry_after: Duration,
     /// Id of the journal.
@@ -216,9 +215,7 @@ impl Commits {
         let (commit, cut) = Commit::take_with_snapshot(tables)?;
         let mut base = BaseWriter::begin(journal, recorder, &commit, cut)?;
         while base.put_part(journal)? {
-            if cancelled.load(Relaxed) {
-                return Err(Error::cancelled("The start of the server was cancelled."));
-            }
+            check_not_cancelled(cancelled)?;
         }
         journal.end_base()
     }
@@ -278,13 +275,22 @@ impl Commits {
                 return true;
             }
             let mut state = self.state.lock();
-            let least = if state.is_wanted { MIN_INTERVAL } else { self.interval };
-            let left = (began_at + least).saturating_duration_since(Instant::now());
+            let left = self.time_left(&state, began_at);
             if state.is_stopped || left.is_zero() {
                 return !state.is_stopped;
             }
             self.changed.wait_for(&mut state, left.min(POLL));
         }
+    }
+
+    /// True if a commit is due after the one that was taken at this time.
+    pub(super) fn is_due(&self, began_at: Instant) -> bool {
+        self.time_left(&self.state.lock(), began_at).is_zero()
+    }
+
+    fn time_left(&self, state: &State, began_at: Instant) -> Duration {
+        let least = if state.is_wanted { MIN_INTERVAL } else { self.interval };
+        (began_at + least).saturating_duration_since(Instant::now())
     }
 
     /// Waits for the time. Returns false if the server stops meanwhile.

@@ -2,7 +2,7 @@
 //! The thread that takes commits of the tables, writes them to the journal, and makes bases.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use reverb_base::Result;
 use reverb_base::figures::seconds;
@@ -10,7 +10,7 @@ use reverb_data::Chunk;
 use reverb_engine::{Commit, SnapshotCut, Table, TableCut};
 use reverb_store::{Changes, Committed, Journal, TableChanges};
 
-use super::commits::{Commits, MIN_INTERVAL, Waiting};
+use super::commits::{Commits, Waiting};
 use super::record::{Recorder, put_item};
 
 /// Bytes of entries at which a commit is made at once.
@@ -25,6 +25,9 @@ const PART_ITEMS: usize = 4096;
 /// Log bytes above which the last commit of a server is followed by a base: to replay more takes
 /// about a second.
 const MAX_LOG_BYTES_AT_STOP: u64 = 64 << 20;
+
+/// Time that this base may take. The server waits for its end, and a start can do without it.
+const MAX_BASE_AT_STOP: Duration = Duration::from_secs(3);
 
 /// What the thread has.
 pub(super) struct Committer {
@@ -67,12 +70,14 @@ impl Committer {
         let commits = Arc::clone(&self.commits);
         while commits.wait(self.began_at, || self.has_much()) {
             self.commit();
-            self.make_base();
+            if self.wants_base || self.journal.wants_base() {
+                self.make_base(None);
+            }
             let needs_room = self.journal.is_full() && !self.journal.wants_base();
             commits.state.lock().status.needs_room = needs_room;
         }
         if self.commit() && self.journal.log_bytes() > MAX_LOG_BYTES_AT_STOP {
-            self.make_base();
+            self.make_base(Some(Instant::now() + MAX_BASE_AT_STOP));
         }
         drop(self);
         let waiting = {
@@ -153,42 +158,32 @@ impl Committer {
     }
 
     fn write_changes(&mut self, changes: &Changes) -> Option<Committed> {
-        let start = SystemTime::now();
+        let (start, retry_after) = (Instant::now(), self.commits.retry_after);
+        // When the server stops there is one more attempt.
+        let mut is_last = false;
         loop {
-            match self.journal.commit(changes) {
+            let error = match self.journal.commit(changes) {
                 Ok(committed) => {
                     self.set_failing(false);
                     return Some(committed);
                 }
-                Err(error) => {
-                    let is_new = self.set_failing(true);
-                    if is_new {
-                        tracing::error!(
-                            "{error} Nothing is lost: it is tried again each {}, and inserts wait \
-                             meanwhile.",
-                            seconds(self.commits.retry_after)
-                        );
-                    }
-                    if self.commits.is_stopped() || !self.commits.rest(self.commits.retry_after) {
-                        return self.write_at_last(changes, start);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The server stops: one more attempt.
-    fn write_at_last(&mut self, changes: &Changes, start: SystemTime) -> Option<Committed> {
-        match self.journal.commit(changes) {
-            Ok(committed) => Some(committed),
-            Err(error) => {
-                let lag = start.elapsed().unwrap_or_default();
+                Err(error) => error,
+            };
+            if is_last {
                 tracing::error!(
                     "{error} The server stops, and what happened in the last {} is lost.",
-                    seconds(lag)
+                    seconds(start.elapsed())
                 );
-                None
+                return None;
             }
+            if self.set_failing(true) {
+                tracing::error!(
+                    "{error} Nothing is lost: it is tried again each {}, and inserts wait \
+                     meanwhile.",
+                    seconds(retry_after)
+                );
+            }
+            is_last = !self.commits.rest(retry_after);
         }
     }
 
@@ -198,11 +193,10 @@ impl Committer {
         std::mem::replace(&mut status.is_failing, is_failing) != is_failing
     }
 
-    /// Makes a base if one is due.
-    fn make_base(&mut self) {
-        let is_due = self.wants_base || self.journal.wants_base() || self.commits.is_stopped();
+    /// Makes a base, until this time, or until the server stops.
+    fn make_base(&mut self, until: Option<Instant>) {
         let may_try = self.base_failed_at.is_none_or(|at| at.elapsed() > self.commits.retry_after);
-        if self.has_lost || !is_due || !may_try {
+        if self.has_lost || !may_try {
             return;
         }
         // While a checkpoint copies the tables, it has to wait.
@@ -217,7 +211,7 @@ impl Committer {
         if !self.write(&commit, asked) {
             return;
         }
-        match self.write_base(&commit, cut) {
+        match self.write_base(&commit, cut, until) {
             Ok(is_finished) => {
                 self.base_failed_at = None;
                 if is_finished {
@@ -234,29 +228,26 @@ impl Committer {
     }
 
     /// Writes the base of a commit, with other commits between its parts. Returns false if it was
-    /// given up, because the server stops.
-    fn write_base(&mut self, commit: &Commit, cut: SnapshotCut) -> Result<bool> {
-        let is_last = self.commits.is_stopped();
+    /// given up.
+    fn write_base(
+        &mut self,
+        commit: &Commit,
+        cut: SnapshotCut,
+        until: Option<Instant>,
+    ) -> Result<bool> {
         let mut base = BaseWriter::begin(&mut self.journal, &self.recorder, commit, cut)?;
         while base.put_part(&mut self.journal)? {
-            if !is_last && self.commits.is_stopped() {
-                self.journal.abandon_base();
-                return Ok(false);
-            }
-            if self.is_due() && !self.commit() {
+            let is_over = match until {
+                Some(until) => Instant::now() > until,
+                None => self.commits.is_stopped(),
+            };
+            if is_over || (self.commits.is_due(self.began_at) && !self.commit()) {
                 self.journal.abandon_base();
                 return Ok(false);
             }
         }
         self.journal.end_base()?;
         Ok(true)
-    }
-
-    /// True if a commit is due.
-    fn is_due(&self) -> bool {
-        let is_wanted = self.commits.state.lock().is_wanted;
-        let least = if is_wanted { MIN_INTERVAL } else { self.commits.interval };
-        self.began_at.elapsed() >= least
     }
 }
 

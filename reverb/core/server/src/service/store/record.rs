@@ -7,7 +7,7 @@ use std::sync::Arc;
 use prost::Message;
 use reverb_base::{Error, Result};
 use reverb_checkpoint::{StoredTable, to_counters_message, to_message};
-use reverb_data::{Chunk, StoredItem, TableInfo};
+use reverb_data::{Chunk, StoredItem, TableConfig, TableInfo};
 use reverb_engine::{Commit, Table, TableCommit};
 use reverb_store::{Items, Recovered, RecoveredItem, TableChanges};
 use reverb_wire::codec::item::{ItemHead, RawItem, put_item_with_keys};
@@ -25,7 +25,7 @@ pub(crate) struct Recorder {
 struct RecordedTable {
     /// In all records. The place of a table in a server may change from one start to the next.
     number: u32,
-    settings: Vec<u8>,
+    config: Option<Arc<TableConfig>>,
     counters: Vec<u8>,
     /// True if numbers of samples of its items are recorded.
     counts_times: bool,
@@ -40,8 +40,7 @@ impl Recorder {
                 next += 1;
                 next - 1
             });
-            let (settings, counters) = (Vec::new(), Vec::new());
-            RecordedTable { number, settings, counters, counts_times: false }
+            RecordedTable { number, config: None, counters: Vec::new(), counts_times: false }
         });
         Self { tables: tables.collect() }
     }
@@ -80,16 +79,15 @@ impl RecordedTable {
     fn record(&mut self, commit: &TableCommit) -> Option<TableChanges> {
         let TableCommit { info, changes } = commit;
         let mut recorded = TableChanges { number: self.number, ..TableChanges::default() };
-        let settings = reverb_checkpoint::from_config(&info.config).encode_to_vec();
         let counters = to_counters_message(info).encode_to_vec();
-        if self.settings != settings {
+        if self.config.as_ref() != Some(&info.config) {
             recorded.settings = Some(settings_of(info));
         } else if self.counters != counters {
             recorded.counters = Some(counters.clone());
         } else if changes.is_empty() {
             return None;
         }
-        (self.settings, self.counters) = (settings, counters);
+        (self.config, self.counters) = (Some(Arc::clone(&info.config)), counters);
         recorded.is_reset = changes.is_reset;
         recorded.deleted.clone_from(&changes.deleted);
         recorded.items.reserve(changes.added.len());

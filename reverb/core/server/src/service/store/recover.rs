@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant, SystemTime};
 
 use reverb_base::byte_size;
 use reverb_base::error::grouped;
 use reverb_base::figures::seconds;
-use reverb_base::{Error, Result};
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_checkpoint::{FillOptions, Filling};
 use reverb_engine::Table;
-use reverb_store::{Note, Recovered};
+use reverb_store::{Note, Recovered, check_not_cancelled};
 
 use super::record::{items_of, tables_of};
 
@@ -81,7 +81,7 @@ impl Recovery {
         let recovered = self.recovered.take().filter(|it| !it.tables.is_empty());
         let Some(recovered) = recovered else { return Ok(None) };
         let damaged = |error: Error| match error.kind() {
-            reverb_base::ErrorKind::DataLoss => {
+            ErrorKind::DataLoss => {
                 Error::data_loss(format!("{about} is damaged: {}", error.message()))
             }
             _ => error,
@@ -94,9 +94,7 @@ impl Recovery {
         for (position, table) in contents.into_iter().enumerate() {
             for item in items_of(table.items).map_err(damaged)? {
                 num_items += 1;
-                if cancelled.load(Ordering::Relaxed) {
-                    return Err(Error::cancelled("The start of the server was cancelled."));
-                }
+                check_not_cancelled(cancelled)?;
                 filling.push(position, item)?;
             }
         }
