@@ -2,8 +2,8 @@
 //! The directory of a store: whether it may be used, its lock, and what was left in it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -36,6 +36,8 @@ pub(crate) struct Directory {
     pub(crate) id: StoreId,
     /// Above those of all files that were there.
     pub(crate) first_number: u32,
+    /// Number of the newest log, as far as the lock file says it; else 0. The log may be gone.
+    pub(crate) newest_log: u32,
     /// True if its files survive this process.
     pub(crate) is_journal: bool,
     /// How fast its files are read.
@@ -155,9 +157,20 @@ impl Directory {
 
     fn take(path: &Path, disk: Arc<dyn Disk>, is_journal: bool) -> Result<Self> {
         let (mut file, lock) = take_lock(path)?;
-        let id = write_lock(&mut file).map_err(|error| is_unusable(path, &error))?;
+        let LockText { id, newest_log, .. } = read_lock(&mut file);
+        let id = id.unwrap_or_else(rand::random);
+        write_lock(&file, id, newest_log).map_err(|error| is_unusable(path, &error))?;
         let (path, lock) = (path.to_owned(), Mutex::new(Some(lock)));
-        Ok(Self { path, disk, id, first_number: 1, is_journal, pace: None, lock })
+        Ok(Self { path, disk, id, first_number: 1, newest_log, is_journal, pace: None, lock })
+    }
+
+    /// Says in the lock file that a log is the newest one, once its name is on disk: if somebody
+    /// deletes it, a start learns of it. An older number does no harm, so this needs no sync.
+    pub(crate) fn set_newest_log(&self, number: u32) {
+        let file = OpenOptions::new().write(true).open(self.path.join(LOCK));
+        if let Err(error) = file.and_then(|file| write_lock(&file, self.id, number)) {
+            tracing::warn!("store {}: cannot write {LOCK}: {error}", self.path.display());
+        }
     }
 
     /// Path of a file.
@@ -250,7 +263,7 @@ fn take_lock(path: &Path) -> Result<(File, FileLock)> {
                 std::thread::sleep(POLL);
             }
             Err(TryLockError::WouldBlock) => {
-                let owner = read_lock(&mut file).0.or_else(|| Owner::of_lock(&lock));
+                let owner = read_lock(&mut file).owner.or_else(|| Owner::of_lock(&lock));
                 let owner = owner.map_or_else(|| "another process".into(), |it| it.to_string());
                 return Err(Error::failed_precondition(format!(
                     "store {} is in use by {owner}",
@@ -269,8 +282,15 @@ fn take_lock(path: &Path) -> Result<(File, FileLock)> {
     }
 }
 
-/// Who has the lock, and the id of the store.
-fn read_lock(file: &mut File) -> (Option<Owner>, Option<StoreId>) {
+/// What a lock file says.
+#[derive(Debug, Default)]
+struct LockText {
+    owner: Option<Owner>,
+    id: Option<StoreId>,
+    newest_log: u32,
+}
+
+fn read_lock(file: &mut File) -> LockText {
     let mut text = String::new();
     let _ = io::Seek::rewind(file);
     let _ = file.take(MAX_LOCK_BYTES).read_to_string(&mut text);
@@ -278,18 +298,18 @@ fn read_lock(file: &mut File) -> (Option<Owner>, Option<StoreId>) {
     let owner = words.next().and_then(|word| word.parse().ok());
     let id = words.next().filter(|word| word.len() == 32);
     let id = id.and_then(|word| u128::from_str_radix(word, 16).ok()).map(u128::to_be_bytes);
-    (owner, id)
+    // After the time.
+    let newest_log = words.nth(1).and_then(|word| word.parse().ok()).unwrap_or_default();
+    LockText { owner, id, newest_log }
 }
 
-/// Says in the lock file who has it, since when, and the id of the store, which it keeps.
-fn write_lock(file: &mut File) -> io::Result<StoreId> {
-    let id = read_lock(file).1.unwrap_or_else(rand::random);
+/// Says in the lock file who has it, the id of the store, the time, and the newest log.
+fn write_lock(file: &File, id: StoreId, newest_log: u32) -> io::Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let number = u128::from_be_bytes(id);
-    file.set_len(0)?;
-    io::Seek::rewind(file)?;
-    file.write_all(format!("{} {number:032x} {now}\n", Owner::here().to_word()).as_bytes())?;
-    Ok(id)
+    let (owner, id) = (Owner::here().to_word(), u128::from_be_bytes(id));
+    let line = format!("{owner} {id:032x} {now} {newest_log}\n");
+    file.write_all_at(line.as_bytes(), 0)?;
+    file.set_len(line.len() as u64)
 }
 
 /// Kind and number in the name of a file.

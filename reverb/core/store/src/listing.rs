@@ -28,7 +28,8 @@ pub(crate) struct Listing {
 impl Listing {
     /// Lists the files of a directory, which gets the id that they have.
     pub(crate) fn read(directory: &mut Directory) -> Result<Self> {
-        let mut listing = Self { next_number: 1, ..Self::default() };
+        let next_number = directory.newest_log.saturating_add(1);
+        let mut listing = Self { next_number, ..Self::default() };
         let names = directory.disk.list(&directory.path);
         for name in names.map_err(|error| is_unusable(&directory.path, &error))? {
             let (path, name) = (directory.path.join(&name), name.to_string_lossy());
@@ -52,7 +53,9 @@ impl Listing {
         }
         let heads = listing.bases.values().chain(listing.logs.values());
         let newest = heads.flatten().max_by_key(|head| (head.kind, head.number));
-        directory.id = newest.map_or(directory.id, |head| head.store);
+        if let Some(head) = newest.filter(|head| head.store != directory.id) {
+            (directory.id, directory.newest_log) = (head.store, 0);
+        }
         listing.check(directory)?;
         Ok(listing)
     }

@@ -60,6 +60,7 @@ impl Log {
         };
         match create() {
             Ok(file) => {
+                directory.set_newest_log(number);
                 let recorder = Recorder::new(FileKind::Log, number);
                 Ok(Self { number, random: head.random, recorder, file, end })
             }

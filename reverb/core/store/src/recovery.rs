@@ -227,7 +227,10 @@ impl Finder<'_> {
                     .is_ok_and(|(_, len)| len <= HEAD_BYTES as u64)
         };
         let logs = logs.iter().filter(|log| !is_empty(log)).map(|(number, _)| number);
-        let gap = logs.chain(bases.keys()).find(|&&number| number > last);
+        // Somebody has deleted it.
+        let newest =
+            Some(&self.directory.newest_log).filter(|it| !self.listing.logs.contains_key(it));
+        let gap = logs.chain(bases.keys()).chain(newest).find(|&&number| number > last);
         (chain, gap.copied())
     }
 

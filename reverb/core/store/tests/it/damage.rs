@@ -84,6 +84,10 @@ impl Stored {
     }
 }
 
+fn is_log(path: &Path) -> bool {
+    path.file_name().unwrap().to_string_lossy().starts_with("log-")
+}
+
 /// Contents of all files but the lock.
 fn contents(path: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
@@ -172,6 +176,13 @@ fn a_missing_file_stops_the_start() {
     let stored = Stored::new();
     fs::remove_file(stored.path("base-3")).unwrap();
     assert_eq!(stored.open().unwrap(), (5, 0), "the base before is as good");
+    // The newest log, which no other file names.
+    let stored = Stored::new();
+    stored.open().unwrap();
+    let newest = contents(stored.directory.path()).into_keys().filter(|path| is_log(path)).max();
+    fs::remove_file(newest.unwrap()).unwrap();
+    let error = stored.refusal();
+    assert!(error.message().contains("is damaged at 0: it was on disk"), "{error}");
     // Without a base, the log before is not needed.
     let stored = Stored::new();
     fs::remove_file(stored.path("log-1")).unwrap();

@@ -32,6 +32,8 @@ fn contents(disk: &dyn Disk, directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// Another disk with these files.
 fn disk_of(files: &BTreeMap<PathBuf, Vec<u8>>, directory: &Path, seed: u64) -> SimulatedDisk {
     let disk = SimulatedDisk::new(seed);
+    // It is a real file, and names the newest log of the history.
+    let _ = std::fs::remove_file(directory.join("LOCK"));
     for (path, bytes) in files {
         let file = disk.create(path).unwrap();
         file.write_at(bytes, 0).unwrap();
@@ -69,7 +71,7 @@ fn apply(files: &mut BTreeMap<PathBuf, Vec<u8>>, (kind, which, damage): DamageAt
         |path: &&PathBuf| path.file_name().unwrap().to_string_lossy().starts_with(prefix);
     let paths: Vec<PathBuf> = files.keys().filter(is_of_kind).cloned().collect();
     let Some(path) = paths.get(which.index(paths.len().max(1))) else { return };
-    // Nothing names the newest log, so nobody would miss it.
+    // Without its lock file nothing names the newest log, so nobody would miss it.
     if matches!(damage, Damage::Delete) && kind == 1 && Some(path) == paths.last() {
         return;
     }
