@@ -46,7 +46,7 @@ def test_a_store_that_fails_says_why_and_since_when():
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
-        (status(max_bytes=GIB), "0 B of 1.0 GiB, 0% of it garbage; 0 reads, 0 errors"),
+        (status(max_bytes=GIB), "0 B of 1.0 GiB, 0% of the data garbage; 0 reads, 0 errors"),
         (
             status(
                 live_bytes=3 * GIB,
@@ -56,11 +56,18 @@ def test_a_store_that_fails_says_why_and_since_when():
                 read_seconds=2.5,
                 read_errors=1,
             ),
-            "4.0 GiB of 8.0 GiB, 25% of it garbage; 1000 reads of 2 ms, 1 error",
+            "4.0 GiB of 8.0 GiB, 25% of the data garbage; 1000 reads of 2 ms, 1 error",
+        ),
+        (
+            status(
+                is_journal=True, lag_seconds=0.5, log_bytes=GIB, base_bytes=GIB, max_bytes=8 * GIB
+            ),
+            "2.0 GiB of 8.0 GiB, 0% of the data garbage; journal: 500 ms behind, log 1.0 GiB, base "
+            "1.0 GiB; 0 reads, 0 errors",
         ),
         (
             failing("bad\x1b[31m"),
-            "failing (bad\\x1b[31m), 0 B of 0 B, 0% of it garbage; 0 reads, 0 errors",
+            "failing (bad\\x1b[31m), 0 B of 0 B, 0% of the data garbage; 0 reads, 0 errors",
         ),
     ],
 )

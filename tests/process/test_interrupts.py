@@ -19,8 +19,11 @@ LIMIT_S = 5.0 * PATIENCE
 # nothing listens and one at which nothing answers. A call comes as `prepare | call`.
 PROGRAM = """
 import os
+import pathlib
+import shutil
 import signal
 import sys
+import tempfile
 
 import numpy as np
 
@@ -75,6 +78,16 @@ def legacy_writer_with_an_open_chunk():
     writer.create_item("full", 1, 1.0)
     writer.create_item("full", 1, 1.0)
     return writer
+
+def client_of_a_server_whose_disk_fails():
+    directory = pathlib.Path(tempfile.mkdtemp()) / "store"
+    server = reverb.Server([testing.table("t")], store=reverb.Store(directory))
+    client = reverb.Client(f"{host}:{server.port}")
+    kept.append(server)
+    # The payload of the item needs a new file.
+    shutil.move(directory, directory.with_name("away"))
+    client.insert_batch(np.zeros((1, 5000)), {"t": 1.0})
+    return client
 
 def flush_until_it_blocks(writer):
     writer.flush()
@@ -144,6 +157,7 @@ CALLS = {
     "legacy writer create_item": "legacy_writer() | made.create_item('full', 1, 1.0)",
     "legacy writer flush": "legacy_writer() | flush_until_it_blocks(made)",
     "legacy writer close": "legacy_writer() | made.close()",
+    "sync, a disk that fails": "client_of_a_server_whose_disk_fails() | made.sync()",
     "server wait": "server.wait()",
 }
 CASES = {f"in process, {name}": (IN_PROCESS, call) for name, call in CALLS.items()} | {

@@ -75,19 +75,38 @@ def memory(status: ServerStatus, pictures: Pictures, width: int) -> list[Line]:
 
 
 def disk(status: ServerStatus) -> str | None:
-    """The directory on disk of a server: state, size, garbage, reads; `None` if it has none."""
+    """The directory on disk of a server: state, size, garbage, reads; `None` if it has none.
+
+    Of a group: which shards are not well, and sums.
+    """
     store = status.store
     if store is None:
         return None
-    used = store.live_bytes + store.dead_bytes
-    garbage = store.dead_bytes / used if used else 0.0
-    why = f" ({text.plain(store.error)})" if store.error else ""
-    state = "" if store.state == "ok" else f"{text.plain(store.state)}{why}, "
+    parts = [
+        (f"shard {it.index} at {text.plain(it.address)} ", it.status.store)
+        for it in status.shards
+        if it.status is not None and it.status.store is not None
+    ]
+    troubles = [
+        f"{where}{text.plain(part.state)}{f' ({text.plain(part.error)})' if part.error else ''}, "
+        for where, part in parts or [("", store)]
+        if part.state != "ok"
+    ]
+    data = store.live_bytes + store.dead_bytes
+    garbage = store.dead_bytes / data if data else 0.0
+    used = data + store.log_bytes + store.base_bytes
     errors = store.read_errors + store.write_errors
     each = f" of {text.interval(store.read_seconds / store.reads)}" if store.reads else ""
+    journal = (
+        f"journal: {text.interval(store.lag_s)} behind, log {text.bytes_(store.log_bytes)}, "
+        f"base {text.bytes_(store.base_bytes)}; "
+        if store.is_journal
+        else ""
+    )
     return (
-        f"{state}{text.bytes_(used)} of {text.bytes_(store.max_bytes)}, {garbage:.0%} of it "
-        f"garbage; {text.plural(store.reads, 'read')}{each}, {text.plural(errors, 'error')}"
+        f"{''.join(troubles)}{text.bytes_(used)} of {text.bytes_(store.max_bytes)}, {garbage:.0%} "
+        f"of the data garbage; {journal}{text.plural(store.reads, 'read')}{each}, "
+        f"{text.plural(errors, 'error')}"
     )
 
 

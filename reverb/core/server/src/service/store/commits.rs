@@ -27,6 +27,9 @@ use super::record::Recorder;
 /// Least time between two commits that somebody asked for.
 const MIN_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Least time between two attempts to write a commit.
+const MIN_REST: Duration = Duration::from_millis(500);
+
 /// Time between two looks at how much has changed.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -293,10 +296,15 @@ impl Commits {
         (began_at + least).saturating_duration_since(Instant::now())
     }
 
-    /// Waits for the time. Returns false if the server stops meanwhile.
+    /// Waits for the time, or until somebody calls `sync`, who may know that the disk is well
+    /// again. Returns false if the server stops meanwhile.
     pub(super) fn rest(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
-        self.changed.wait_while_for(&mut state, |state| !state.is_stopped, time);
+        let (least, num_waiting) = (time.min(MIN_REST), state.waiting.len());
+        self.changed.wait_while_for(&mut state, |state| !state.is_stopped, least);
+        let nobody_asks = |state: &mut State| state.waiting.len() == num_waiting;
+        let rests = |state: &mut State| !state.is_stopped && nobody_asks(state);
+        self.changed.wait_while_for(&mut state, rests, time.saturating_sub(least));
         !state.is_stopped
     }
 

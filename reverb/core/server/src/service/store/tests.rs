@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use rand::rngs::SmallRng;
 use rand::{RngCore as _, SeedableRng as _};
+use reverb_base::ErrorKind;
 use reverb_data::{
     Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, Shape,
     TableConfig, Tensor, TensorData, TrajectoryBuilder,
@@ -27,6 +28,9 @@ use crate::service::server::Server;
 const BYTES: usize = 250_000;
 
 const MAX_BYTES: u64 = 64 << 20;
+
+/// Time after which a disk that has failed is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
 
 /// A server with a store on a disk of the test.
 struct Stage {
@@ -78,22 +82,23 @@ fn batch(table: &str, key: u64) -> InsertBatch {
 
 impl Stage {
     fn new(tables: &[&str]) -> Self {
-        Self::start(tables, None, FailingDisk::default(), tempfile::tempdir().unwrap())
+        Self::start(tables, None, RETRY_AFTER, tempfile::tempdir().unwrap())
     }
 
     /// With a table that survives.
-    fn with_journal(directory: TempDir) -> Self {
+    fn with_journal(directory: TempDir, retry_after: Duration) -> Self {
         let sync_interval = Duration::from_millis(50);
         let journal = JournalOptions { sync_interval, restore_settings: false };
-        Self::start(&["replay"], Some(journal), FailingDisk::default(), directory)
+        Self::start(&["replay"], Some(journal), retry_after, directory)
     }
 
     fn start(
         tables: &[&str],
         journal: Option<JournalOptions>,
-        disk: FailingDisk,
+        retry_after: Duration,
         directory: TempDir,
     ) -> Self {
+        let disk = FailingDisk::default();
         let path = directory.path().to_owned();
         let store = StoreOptions { path, max_bytes: None, journal, forgets_at_once: false };
         let options = ServerOptions {
@@ -103,7 +108,6 @@ impl Stage {
             ..ServerOptions::default()
         };
         let (runtime, never) = (Handle::current(), AtomicBool::new(false));
-        let retry_after = Duration::from_millis(50);
         let tier = Tier::open_on(&options, Arc::new(disk.clone()), retry_after, &runtime, &never);
         let tier = tier.unwrap().unwrap();
         let tables: Vec<_> = tables.iter().map(|name| Table::new(config(name)).unwrap()).collect();
@@ -116,7 +120,7 @@ impl Stage {
     /// Stops the server and starts one with the same directory, on a disk that works.
     fn restart(self) -> Self {
         self.server.stop();
-        Self::with_journal(self.directory)
+        Self::with_journal(self.directory, RETRY_AFTER)
     }
 
     /// Inserts items with these keys, and waits while the server is full.
@@ -309,7 +313,7 @@ async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
 
 /// A disk with a fault: inserts wait, nothing is lost, and the sentence ends in `why`.
 async fn a_fault_costs_nothing(fault: fn(&mut Faults), state: &str, why: &str) {
-    let stage = Arc::new(Stage::with_journal(tempfile::tempdir().unwrap()));
+    let stage = Arc::new(Stage::with_journal(tempfile::tempdir().unwrap(), RETRY_AFTER));
     stage.insert("replay", 1..11).await;
     let synced = stage.tier.sync("learner", b"step 7".to_vec()).await.unwrap();
     stage.disk.set(fault);
@@ -375,8 +379,21 @@ async fn a_journal_on_a_bad_disk_holds_inserts_back_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_sync_tries_a_disk_again_that_has_failed() {
+    let hour = Duration::from_secs(3600);
+    let stage = Stage::with_journal(tempfile::tempdir().unwrap(), hour);
+    stage.disk.set(|faults| faults.write_error = Some(Errno::NOSPC));
+    stage.insert("replay", 1..11).await;
+    until(|| (stage.store_status().state == "failing").then_some(())).await;
+    stage.disk.set(|faults| *faults = Faults::default());
+    let synced = stage.tier.sync("learner", Vec::new());
+    tokio::time::timeout(hour / 60, synced).await.expect("it does not wait for an hour").unwrap();
+    assert_eq!(stage.store_status().state, "ok");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_stops_while_its_disk_hangs() {
-    let stage = Arc::new(Stage::with_journal(tempfile::tempdir().unwrap()));
+    let stage = Arc::new(Stage::with_journal(tempfile::tempdir().unwrap(), RETRY_AFTER));
     stage.insert("replay", 1..11).await;
     stage.tier.sync("learner", Vec::new()).await.unwrap();
     stage.disk.set(|faults| faults.bytes_per_second = Some(0));
@@ -394,4 +411,22 @@ async fn a_server_stops_while_its_disk_hangs() {
     synced.await.unwrap();
     let stage = Arc::into_inner(stage).expect("nobody else has it").restart();
     assert_eq!(stage.table(0).len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_while_its_disk_fails_leaves_the_last_commit() {
+    let stage = Stage::with_journal(tempfile::tempdir().unwrap(), RETRY_AFTER);
+    stage.insert("replay", 1..11).await;
+    let synced = stage.tier.sync("learner", Vec::new()).await.unwrap();
+    stage.disk.set(|faults| faults.write_error = Some(Errno::NOSPC));
+    stage.insert("replay", 11..21).await;
+    let waiting = tokio::spawn({
+        let tier = Arc::clone(&stage.tier);
+        async move { tier.sync("learner", Vec::new()).await }
+    });
+    until(|| (stage.store_status().state == "failing").then_some(())).await;
+    let stage = tokio::task::spawn_blocking(move || stage.restart()).await.unwrap();
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    let recovered = stage.store_status().recovered.unwrap();
+    assert_eq!((recovered.commit, recovered.items), (synced.commit as i64, 10));
 }
