@@ -120,6 +120,26 @@ def test_a_group_syncs_all_its_shards(tmp_path):
         assert result.at == min(shard.at for shard in result.shards)
 
 
+def test_a_group_without_a_shard_syncs_the_others_and_names_it(tmp_path):
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(
+                reverb.Server(
+                    [testing.table()], store=reverb.Store(tmp_path / name), host="127.0.0.1"
+                )
+            )
+            for name in "abc"
+        ]
+        addresses = [f"127.1:{server.port}" for server in servers]
+        client = reverb.Client(f"shards:///{','.join(addresses)}")
+        client.sync()
+        servers[1].stop()
+        before = [server.status().store.commit for server in servers[::2]]
+        with pytest.raises(UnavailableError, match=f"shard 1.*{addresses[1]}"):
+            client.sync(b"two of three")
+        assert [server.status().store.commit for server in servers[::2]] > before
+
+
 def test_it_ends_when_the_server_stops(tmp_path):
     def sync_until_the_end(client):
         try:

@@ -12,7 +12,7 @@ mod sync;
 
 use std::sync::Arc;
 
-use futures_util::future::try_join_all;
+use futures_util::future::join_all;
 use prost::Message as _;
 use prost::bytes::Bytes;
 use reverb_base::{Error, Result};
@@ -83,9 +83,11 @@ fn merge<'a, C: Merge>(
     })
 }
 
-/// Calls all shards at the same time. All must answer.
+/// Calls all shards at the same time. All must answer, and an error of one does not end the calls
+/// of the others.
 async fn ask_all<C: Call>(view: &View, request: C) -> Result<Vec<C::Answer>> {
-    try_join_all(view.members.iter().map(|member| member.call(request.clone()))).await
+    let answers = join_all(view.members.iter().map(|member| member.call(request.clone()))).await;
+    answers.into_iter().collect()
 }
 
 #[cfg(test)]
