@@ -3,12 +3,14 @@
 
 import contextlib
 import pathlib
+import re
 
 import numpy as np
 import pytest
 
 import reverb
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
+from support.checkpoints import tfrecords
 from support.programs import Program
 from support.waiting import wait_until
 
@@ -195,6 +197,44 @@ def test_a_newer_checkpoint_of_another_server_wins(tmp_path):
         assert sorted(contents(client_of(server))) == list(range(20)), "nothing was deleted"
     with serve(store, checkpoints=root) as server:
         assert sorted(contents(client_of(server))) == list(range(30)), "the store is newer now"
+
+
+HOUR_S = 3600
+
+
+@pytest.mark.parametrize("saver", ["its server", "another", "another, with a store"])
+@pytest.mark.parametrize("lead_s", [-HOUR_S, HOUR_S])
+@pytest.mark.parametrize("is_older", [True, False])
+def test_the_newer_of_store_and_checkpoint_wins(tmp_path, capfd, saver, lead_s, is_older):
+    """By the clocks of their hosts, of which that of the other server goes wrong by an hour."""
+    root, store = tmp_path / "root", tmp_path / "store"
+    elsewhere = {"another": None, "another, with a store": reverb.Store(tmp_path / "other")}
+    with serve(store) as server:
+        fill(client_of(server), range(3))
+    if saver == "its server":
+        with serve(store, checkpoints=root) as server:
+            client_of(server).checkpoint()
+    else:
+        checkpointer = checkpointers.DefaultCheckpointer(str(root))
+        with reverb.Server([table()], checkpointer=checkpointer, store=elsewhere[saver]) as other:
+            fill(client_of(other), range(5))
+            client_of(other).checkpoint()
+    if is_older:
+        with serve(store) as server:
+            fill(client_of(server), range(3, 4))
+    (done,) = root.glob("*/DONE")
+    head, _, _ = done.read_text().rpartition("crc32c=")
+    at_ns = int(re.search(r"taken_at_ns=(\d+)", head)[1])
+    head = head.replace(f"{at_ns}", f"{at_ns + lead_s * 10**9}")
+    done.write_text(f"{head}crc32c={tfrecords.crc32c(head.encode()):08x}\n")
+    expected = 4 if is_older else 3
+    if saver != "its server" and lead_s > 0:
+        expected = 5
+    with serve(store, checkpoints=root) as server:
+        assert len(contents(client_of(server))) == expected
+        assert (server.status().checkpoints.restored_from is None) == (expected < 5)
+    told = "another server saved checkpoint" in capfd.readouterr().err
+    assert told == (expected == 5)
 
 
 def test_a_directory_is_a_journal_or_none(tmp_path):

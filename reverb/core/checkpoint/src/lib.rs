@@ -36,7 +36,7 @@ mod zlib;
 pub use cursor::ItemCursor;
 pub use filling::{FillOptions, Filling};
 pub use held::Held;
-pub use load::{LoadOptions, Loaded, load, newer_of_another};
+pub use load::{LoadOptions, Loaded, latest_of_another, load};
 pub use name::ServerName;
 pub use progress::Progress;
 pub use save::{SaveOptions, Saved, save};

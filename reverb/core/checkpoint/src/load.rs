@@ -94,21 +94,20 @@ pub fn load(
     Ok(Some(Loaded { path: stored.path().to_owned(), num_items, tables: all }))
 }
 
-/// The latest checkpoint in `root`, of a server with this name if one is given, if it was taken
-/// after `moment` by another server than that of the store with this id; and when.
+/// The latest checkpoint in `root`, of a server with this name if one is given, and when it was
+/// taken; `None` if there is none, or if the server with this store has saved it.
 ///
 /// # Errors
 ///
 /// `FailedPrecondition` if the directory cannot be read, `DataLoss` if the checkpoint is damaged.
-pub fn newer_of_another(
+pub fn latest_of_another(
     root: &Path,
     name: Option<&ServerName>,
     store: u128,
-    moment: SystemTime,
 ) -> Result<Option<(PathBuf, SystemTime)>> {
     let Some(path) = latest(root, name)? else { return Ok(None) };
     let manifest = Manifest::read_or_empty(&path)?;
-    let taken_at = manifest.taken_at.filter(|&at| at > moment && manifest.store != Some(store));
+    let taken_at = manifest.taken_at.filter(|_| manifest.store != Some(store));
     Ok(taken_at.map(|at| (path, at)))
 }
 

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use reverb_base::figures::seconds;
 use reverb_base::{Error, Result};
-use reverb_checkpoint::{Held, LoadOptions, Progress, newer_of_another};
+use reverb_checkpoint::{Held, LoadOptions, Progress, latest_of_another};
 use reverb_engine::Table;
 use reverb_rpc::socket_path::SocketPath;
 use tokio::runtime::Handle;
@@ -148,19 +148,24 @@ fn open_store(
     let opened = Tier::open(options, runtime, progress.cancelled())?;
     let Some((tier, which)) = opened.as_ref().zip(which) else { return Ok(opened) };
     let Some((id, at)) = tier.journal_id().zip(tier.recovered_at()) else { return Ok(opened) };
-    let newer = newer_of_another(&which.root, which.name.as_ref(), id, at)?;
-    let Some((newer, taken_at)) = newer.filter(|_| which.load.is_none()) else {
+    let other = latest_of_another(&which.root, which.name.as_ref(), id)?;
+    let Some((other, taken_at)) = other.filter(|_| which.load.is_none()) else {
         return Ok(opened);
     };
     let ago = |at: SystemTime| seconds(at.elapsed().unwrap_or_default());
+    let (store, other) = (tier.path().display(), other.display());
+    let times = format!(
+        "its last commit is of {} ago, and another server saved checkpoint {other} {} ago",
+        ago(at),
+        ago(taken_at)
+    );
+    if taken_at <= at {
+        tracing::info!("store {store}: {times}, so the tables of the store are taken");
+        return Ok(opened);
+    }
     let aside = tier.set_aside()?;
     tracing::warn!(
-        "store {}: its last commit is of {} ago, and checkpoint {} was saved by another server {} \
-         ago, so that one is loaded; the files of the store are in {}",
-        tier.path().display(),
-        ago(at),
-        newer.display(),
-        ago(taken_at),
+        "store {store}: {times}, so that one is loaded; the files of the store are in {}",
         aside.display()
     );
     drop(opened);
