@@ -14,11 +14,17 @@ import numpy as np
 import pytest
 
 import reverb
-from support.kill_load import BATCH, NUM_UPDATED, SHAPE, Deleted, Start, frame
+from support.kill_load import (
+    BATCH,
+    MEMORY,
+    NUM_UPDATED,
+    SHAPE,
+    Deleted,
+    Start,
+    frame,
+    number_of,
+)
 from support.programs import Program
-
-# Less than the frames of a table, so that payloads leave memory.
-MEMORY = "24MiB"
 
 SERVER = """
 import sys
@@ -59,10 +65,6 @@ class Server:
         errors = [line for line in lines if line[0] == "error" and line[1] < killed_at]
         assert not errors, errors
         return killed_at, lines
-
-
-def number_of(item):
-    return int(np.asarray(item.data[-1]).reshape(-1)[0])
 
 
 @dataclasses.dataclass

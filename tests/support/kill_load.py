@@ -12,7 +12,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,8 @@ SHAPE = (84, 84)
 NUM_UPDATED = 40
 # Items of the first two tables, which the oldest leave.
 MAX_SIZE = 4000
+# Less than the frames of a table, so that payloads leave memory.
+MEMORY = "24MiB"
 
 
 def frame(number: int) -> np.ndarray:
@@ -31,7 +33,12 @@ def frame(number: int) -> np.ndarray:
     return np.random.default_rng(number).integers(0, 256, SHAPE, np.uint8)
 
 
-def tables() -> list[reverb.Table]:
+def number_of(item: Any) -> int:
+    """The number of an item of any table."""
+    return int(np.asarray(item.data[-1]).reshape(-1)[0])
+
+
+def tables(max_size: int = MAX_SIZE) -> list[reverb.Table]:
     """The tables of the server: two that get the same, one of updates, of deletes, and a queue."""
     selectors = reverb.selectors
 
@@ -40,8 +47,8 @@ def tables() -> list[reverb.Table]:
         return reverb.Table(name, sampler, selectors.Fifo(), max_size, limiter)
 
     return [
-        table("first", selectors.Uniform(), MAX_SIZE),
-        table("second", selectors.Uniform(), MAX_SIZE),
+        table("first", selectors.Uniform(), max_size),
+        table("second", selectors.Uniform(), max_size),
         table("updated", selectors.Prioritized(0.8), 1000),
         table("deleted", selectors.Uniform(), 10**6),
         reverb.Table.queue("queue", 10_000),
@@ -100,7 +107,7 @@ def _batches(client: reverb.Client, start: Start) -> None:
         _said("batches", number)
 
 
-def _updates(client: reverb.Client, start: Start) -> None:
+def _updates(client: reverb.Client, start: Start | GroupStart) -> None:
     step = start.updates
     while True:
         key = start.updated_keys[step % NUM_UPDATED]
@@ -138,24 +145,73 @@ def _consume(client: reverb.Client, _: Start) -> None:
             _said("consumed", int(np.asarray(sample[0].data[0]).reshape(-1)[0]))
 
 
-def _watch(client: reverb.Client, _: Start) -> None:
+def _watch(client: reverb.Client, _: Start | GroupStart) -> None:
     while True:
         store = client.status().store
         _said("synced", store.synced_at or 0.0, store.lag_s)
         time.sleep(0.05)
 
 
-def main() -> None:
-    """Works until it is killed; each thread ends with its first error."""
-    address, start = sys.argv[1], Start(**json.loads(sys.argv[2]))
+def _work(works: Iterable[Callable[[reverb.Client, Any], None]], start: Any) -> None:
+    address = sys.argv[1]
 
-    def work(each: Callable[[reverb.Client, Start], None]) -> None:
+    def work(each: Callable[[reverb.Client, Any], None]) -> None:
         try:
             each(reverb.Client(address), start)
         except reverb.errors.ReverbError as error:
             _said("error", each.__name__, str(error))
 
-    works = (_batches, _updates, _deletes, _produce, _consume, _watch)
     for each in works:
         threading.Thread(target=work, args=(each,), daemon=True).start()
     sys.stdin.readline()
+
+
+def main() -> None:
+    """Works until it is killed; each thread ends with its first error."""
+    works = (_batches, _updates, _deletes, _produce, _consume, _watch)
+    _work(works, Start(**json.loads(sys.argv[2])))
+
+
+def group_tables() -> list[reverb.Table]:
+    """The tables of each shard of a group: the same without the queue, and no item leaves."""
+    return [table for table in tables(10**6) if table.name != "queue"]
+
+
+def _rows(client: reverb.Client, start: GroupStart) -> None:
+    number = start.rows
+    while True:
+        numbers = np.arange(number, number + BATCH)
+        data = {"frame": np.stack([frame(at) for at in numbers]), "number": numbers}
+        _said("sending", int(number))
+        client.insert_batch(data, {"first": 1.0, "second": 2.0})
+        number += BATCH
+        _said("rows", number)
+
+
+def _deleted_items(client: reverb.Client, start: GroupStart) -> None:
+    number = start.rows
+    while True:
+        for _ in range(20):
+            _said("adding", number)
+            client.insert_batch({"number": np.array([number])}, {"deleted": 1.0})
+            _said("added", number)
+            number += 1
+        for item in list(client.scan("deleted"))[::2]:
+            deleted = number_of(item)
+            _said("deleting", deleted)
+            client.mutate_priorities("deleted", deletes=[item.info.key])
+            _said("deleted", deleted)
+
+
+@dataclasses.dataclass
+class GroupStart:
+    """Where the work on a group goes on."""
+
+    rows: int = 0
+    updates: int = 0
+    updated_keys: list[int] = dataclasses.field(default_factory=list)
+
+
+def group_main() -> None:
+    """`main` for a group."""
+    _work((_rows, _updates, _deleted_items, _watch), GroupStart(**json.loads(sys.argv[2])))
