@@ -147,8 +147,10 @@ def _consume(client: reverb.Client, _: Start) -> None:
 
 def _watch(client: reverb.Client, _: Start | GroupStart) -> None:
     while True:
-        store = client.status().store
-        _said("synced", store.synced_at or 0.0, store.lag_s)
+        status = client.status()
+        # The moment of a group is that of the shards that answer.
+        if all(shard.status for shard in status.shards):
+            _said("synced", status.store.synced_at or 0.0, status.store.lag_s)
         time.sleep(0.05)
 
 
