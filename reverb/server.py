@@ -16,7 +16,7 @@ from reverb._client.small_calls import sync_request
 from reverb._server.credentials import ServerSecurity
 from reverb._server.first_process import end_at_signals
 from reverb._server.limits import Limits
-from reverb._server.shard import Shard
+from reverb._server.shard import Shard, ShardPlace
 from reverb._server.start_config import StartConfig
 from reverb._server.store import Store
 from reverb._server.table import Table, TableExtensionBase
@@ -47,6 +47,17 @@ def _coordinator(address: str) -> object:
     from reverb.cluster.coordinator import Coordinator
 
     return Coordinator(address)
+
+
+def _part_of_group(shard: Shard, tables: Sequence[Table]) -> tuple[ShardPlace, list[Table]]:
+    """The place of a shard, and its parts of tables, with what was changed in its group."""
+    # Most servers are no shards.
+    from reverb.cluster.running_group import changed_map, with_settings
+
+    found = changed_map(shard)
+    if found is not None:
+        tables = with_settings(tables, found)
+    return shard.place(tables, found), shard.split(tables)
 
 
 def _reachable(host: str | None) -> str:
@@ -211,7 +222,7 @@ class Server:
         if shard is not None:
             if not isinstance(shard, Shard):
                 raise TypeError(f"shard must be a reverb.cluster.Shard, got {shard!r}")
-            place, tables = shard.place(tables), shard.split(tables)
+            place, tables = _part_of_group(shard, tables)
         self._tables = tables
         self._checkpointer = checkpointer
         self._checkpoint_on_stop = bool(checkpoint_on_stop)

@@ -29,10 +29,6 @@ def table(**options):
         ),
         (lambda: testing.table("other"), "has table t, shard 1"),
         (
-            lambda: table(rate_limiter=reverb.rate_limiters.SampleToInsertRatio(4, 2, 10)),
-            "samples_per_insert of table t is 1 at shard 0",
-        ),
-        (
             lambda: table(signature=np.zeros(3, np.float32)),
             "the signature of table t is none at shard 0",
         ),

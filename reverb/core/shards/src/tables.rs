@@ -6,9 +6,12 @@ use std::collections::HashMap;
 use reverb_base::{Error, Result};
 use reverb_data::{Draw, GroupSampling, SelectorConfig};
 use reverb_wire::convert::table_config::to_selector;
+use reverb_wire::convert::table_info::to_settings;
 use reverb_wire::generated::deepmind::reverb::{
-    KeyDistributionOptions, RateLimiterCallStats, RateLimiterInfo, TableInfo, TableWorkerTime,
+    RateLimiterCallStats, RateLimiterInfo, TableInfo, TableWorkerTime,
 };
+
+use crate::table_part::part;
 
 /// Sampling rule of each table.
 ///
@@ -23,8 +26,8 @@ pub(crate) fn samplings(tables: &[TableInfo]) -> Result<HashMap<String, GroupSam
     tables.iter().map(|table| Ok((table.name.clone(), sampling(table)?))).collect()
 }
 
-fn describe(options: Option<KeyDistributionOptions>) -> String {
-    match to_selector(options.as_ref()) {
+fn describe(selector: Option<SelectorConfig>) -> String {
+    match selector {
         Some(SelectorConfig::Prioritized { priority_exponent, draw: Draw::Independent }) => {
             format!("prioritized with exponent {priority_exponent}")
         }
@@ -34,7 +37,8 @@ fn describe(options: Option<KeyDistributionOptions>) -> String {
     }
 }
 
-/// Checks that two shards have the same tables.
+/// Checks that two shards have the same tables. Returns a setting that differs, of those that can
+/// be changed: a shard that was changed alone, or started again without the others.
 ///
 /// # Errors
 ///
@@ -44,12 +48,13 @@ pub(crate) fn check_alike(
     first: &[TableInfo],
     other_name: &str,
     other: &[TableInfo],
-) -> Result<()> {
+) -> Result<Option<String>> {
     let differs = |table: &str, field: &str, here: String, there: String| {
-        Err(Error::failed_precondition(format!(
-            "The shards of a group must have the same tables: {field} of table {table} is {here} at \
-             {first_name} and {there} at {other_name}."
-        )))
+        format!("{field} of table {table} is {here} at {first_name} and {there} at {other_name}")
+    };
+    let refused = |what: String| {
+        let text = format!("The shards of a group must have the same tables: {what}.");
+        Err(Error::failed_precondition(text))
     };
     for (tables, others, has, lacks) in
         [(first, other, first_name, other_name), (other, first, other_name, first_name)]
@@ -57,44 +62,68 @@ pub(crate) fn check_alike(
         let missing =
             tables.iter().find(|table| others.iter().all(|other| other.name != table.name));
         if let Some(table) = missing {
-            return Err(Error::failed_precondition(format!(
-                "The shards of a group must have the same tables: {has} has table {}, {lacks} has not.",
-                table.name
-            )));
+            return refused(format!("{has} has table {}, {lacks} has not", table.name));
         }
     }
+    let mut difference = None;
     for a in first {
         let Some(b) = other.iter().find(|b| b.name == a.name) else { continue };
         let name = &a.name;
         if a.sampler_options != b.sampler_options {
-            let here = describe(a.sampler_options);
-            let there = describe(b.sampler_options);
-            return differs(name, "sampler", here, there);
+            let [here, there] = [a, b].map(|table| to_selector(table.sampler_options.as_ref()));
+            let text = differs(name, "sampler", describe(here), describe(there));
+            let kind =
+                |selector: Option<SelectorConfig>| selector.map(|it| std::mem::discriminant(&it));
+            if kind(here) != kind(there) {
+                return refused(text);
+            }
+            difference = difference.or(Some(text));
         }
         if a.remover_options != b.remover_options {
-            let here = describe(a.remover_options);
-            let there = describe(b.remover_options);
-            return differs(name, "remover", here, there);
-        }
-        if a.max_times_sampled != b.max_times_sampled {
-            let here = a.max_times_sampled.to_string();
-            let there = b.max_times_sampled.to_string();
-            return differs(name, "max_times_sampled", here, there);
+            let [here, there] = [a, b].map(|table| to_selector(table.remover_options.as_ref()));
+            return refused(differs(name, "remover", describe(here), describe(there)));
         }
         if a.signature != b.signature {
             let text = |has: bool| if has { "one that differs" } else { "none" }.to_owned();
             let here = text(a.signature.is_some());
             let there = text(b.signature.is_some());
-            return differs(name, "the signature", here, there);
+            return refused(differs(name, "the signature", here, there));
+        }
+        let times = |table: &TableInfo| table.max_times_sampled;
+        if times(a) != times(b) {
+            let [here, there] = [a, b].map(|table| times(table).to_string());
+            difference = difference.or(Some(differs(name, "max_times_sampled", here, there)));
         }
         let spi =
             |table: &TableInfo| table.rate_limiter_info.unwrap_or_default().samples_per_insert;
         #[expect(clippy::float_cmp, reason = "the same ratio is the same number")]
         if spi(a) != spi(b) {
-            return differs(name, "samples_per_insert", spi(a).to_string(), spi(b).to_string());
+            let [here, there] = [a, b].map(|table| spi(table).to_string());
+            difference = difference.or(Some(differs(name, "samples_per_insert", here, there)));
         }
     }
-    Ok(())
+    Ok(difference)
+}
+
+/// A limit of a shard's part that is not that of the group's tables, as a map has them.
+pub(crate) fn other_limit(
+    name: &str,
+    tables: &[TableInfo],
+    given: &[TableInfo],
+    index: usize,
+    num_shards: usize,
+) -> Option<String> {
+    given.iter().find_map(|given| {
+        let own = tables.iter().find(|table| table.name == given.name)?;
+        let part = part(&to_settings(given), index, num_shards).ok()?;
+        let (wanted, found) = (part.max_size, own.max_size);
+        (wanted != found).then(|| {
+            format!(
+                "max_size of table {} is {found} at {name}, and its part of {} is {wanted}",
+                given.name, given.max_size
+            )
+        })
+    })
 }
 
 /// Merges the tables of all shards. Tables in `given`, those of the map, keep the settings of the
@@ -211,8 +240,15 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named() {
+    fn what_differs_is_named_and_refused_if_it_cannot_be_changed() {
         let uniform = from_selector(SelectorConfig::Uniform);
+        let prioritized = |priority_exponent| TableInfo {
+            sampler_options: Some(from_selector(SelectorConfig::Prioritized {
+                priority_exponent,
+                draw: Draw::Independent,
+            })),
+            ..table("a", 0)
+        };
         let a = [table("a", 0)];
         for (other, text) in [
             (vec![table("b", 0)], "one has table a, two has not"),
@@ -221,14 +257,33 @@ mod tests {
                 vec![TableInfo { sampler_options: Some(uniform), ..table("a", 0) }],
                 "sampler of table a is none at one and uniform at two",
             ),
-            (
-                vec![TableInfo { max_times_sampled: 1, ..table("a", 0) }],
-                "max_times_sampled of table a is 0 at one and 1 at two",
-            ),
         ] {
             let error = check_alike("one", &a, "two", &other).unwrap_err().to_string();
             assert!(error.contains(text), "{error}");
         }
-        check_alike("one", &a, "two", &[table("a", 9)]).unwrap();
+        let changed = TableInfo { max_times_sampled: 1, ..table("a", 0) };
+        let difference = check_alike("one", &a, "two", &[changed]).unwrap().unwrap();
+        assert_eq!(difference, "max_times_sampled of table a is 0 at one and 1 at two");
+        let (strong, weak) = ([prioritized(0.6)], [prioritized(0.4)]);
+        let difference = check_alike("one", &strong, "two", &weak).unwrap().unwrap();
+        assert!(difference.ends_with("0.6 at one and prioritized with exponent 0.4 at two"));
+        let mut ratio = table("a", 0);
+        ratio.rate_limiter_info.as_mut().unwrap().samples_per_insert = 4.0;
+        let difference = check_alike("one", &a, "two", &[ratio]).unwrap().unwrap();
+        assert_eq!(difference, "samples_per_insert of table a is 2 at one and 4 at two");
+        assert_eq!(check_alike("one", &a, "two", &[table("a", 9)]).unwrap(), None);
+    }
+
+    #[test]
+    fn a_part_that_is_not_that_of_the_map_is_named() {
+        let unbounded = |max_size| {
+            let mut table = TableInfo { max_size, ..table("a", 0) };
+            table.rate_limiter_info.as_mut().unwrap().max_diff = f64::MAX;
+            table
+        };
+        let given = [unbounded(300)];
+        assert_eq!(other_limit("two", &[unbounded(100)], &given, 1, 3), None);
+        let text = other_limit("two", &[unbounded(50)], &given, 1, 3).unwrap();
+        assert_eq!(text, "max_size of table a is 50 at two, and its part of 300 is 100");
     }
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reverb_base::{Error, ErrorKind, Result};
 use reverb_wire::Calls as _;
-use reverb_wire::generated::reverb::{DirectoryRequest, DirectoryResponse, ShardMap};
+use reverb_wire::generated::reverb::{DirectoryRequest, DirectoryResponse, Shard, ShardMap};
 use reverb_wire::transport::ServerInfo;
 use tokio::sync::watch;
 
 use super::{Group, PATIENCE, View};
 use crate::member::{Member, MemberConfig, ShardConnection, State};
 use crate::slot_map::SlotMap;
-use crate::tables::{check_alike, samplings};
+use crate::tables::{check_alike, other_limit, samplings};
 
 /// Time that a silent shard gets after another shard has answered.
 const AFTER_OTHERS: Duration = Duration::from_millis(700);
@@ -60,8 +60,9 @@ impl Group {
             seeds.iter().filter_map(|seed| seed.answer.as_ref().ok()?.as_ref()?.map.as_ref());
         let newest = maps.max_by_key(|map| map.epoch).cloned();
         let (map, members) = match newest {
-            Some(map) => {
+            Some(mut map) => {
                 check_one_group(&seeds, &map)?;
+                take_own_addresses(&mut map, &seeds);
                 let members = self.members_of(&map, seeds, &[])?;
                 (Some(map), members)
             }
@@ -224,16 +225,30 @@ impl Group {
         let answers = join_all(asked).await;
         let mut first: Option<(String, ServerInfo)> = None;
         let mut failure = None;
-        for (name, info) in answers {
+        let mut difference = None;
+        for (at, (name, info)) in answers.into_iter().enumerate() {
+            if let Ok(info) = &info {
+                let (given, num_shards) = (view.given(), view.members.len());
+                let limit = || other_limit(&name, &info.tables, given, at, num_shards);
+                difference = difference.or_else(limit);
+            }
             match (&first, info) {
                 (None, Ok(info)) => first = Some((name, info)),
                 (Some((first, tables)), Ok(info)) => {
-                    check_alike(first, &tables.tables, &name, &info.tables)?;
+                    let found = check_alike(first, &tables.tables, &name, &info.tables)?;
+                    difference = found.or(difference);
                 }
                 (_, Err(error)) => {
                     failure.get_or_insert(error);
                 }
             }
+        }
+        if let Some(difference) = difference {
+            tracing::warn!(
+                peer = self.text(),
+                "the shards of the group have different settings: {difference}. Set it again for \
+                 the group: reverb configure, or Client.configure_table"
+            );
         }
         match (first, failure) {
             (Some((_, info)), _) => {
@@ -322,6 +337,22 @@ pub(super) async fn ask(connection: &dyn ShardConnection) -> Result<Option<Direc
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.kind() == ErrorKind::Unimplemented => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// A shard knows its own address best: it may have come back at another port.
+fn take_own_addresses(map: &mut ShardMap, seeds: &[Seed]) {
+    for seed in seeds {
+        let Ok(Some(DirectoryResponse { map: Some(own), index: Some(index), .. })) = &seed.answer
+        else {
+            continue;
+        };
+        let is_own = |shard: &&Shard| shard.index == *index && own.epoch == map.epoch;
+        let address = own.shards.iter().find(is_own).map(|shard| shard.address.clone());
+        let shard = map.shards.iter_mut().find(|shard| shard.index == *index);
+        if let (Some(shard), Some(address)) = (shard, address) {
+            shard.address = address;
+        }
     }
 }
 

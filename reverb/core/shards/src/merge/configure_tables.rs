@@ -33,8 +33,9 @@ impl Merge for ConfigureTablesRequest {
         let of_each = ask_all(view, ServerInfoRequest {}).await?;
         let num_shards = view.members.len();
         let after = given_after(&before, &self.changes);
+        let full: Vec<_> = self.changes.iter().map(|change| complete(change, &after)).collect();
         let parts: Vec<Self> = (0..num_shards)
-            .map(|index| part_of(&self.changes, &after, index, num_shards))
+            .map(|index| part_of(&full, &after, index, num_shards))
             .collect::<Result<_>>()?;
         // Invalid changes are refused before any shard is changed.
         let tried = change_parts(&present, &parts, true).await;
@@ -42,7 +43,7 @@ impl Merge for ConfigureTablesRequest {
         if !self.dry_run {
             let results = change_parts(&present, &parts, false).await;
             if let Some(error) = failure(&results) {
-                let undone = undo(view, &results, &of_each, &self.changes).await;
+                let undone = undo(view, &results, &of_each, &full).await;
                 return Err(match undone {
                     Ok(()) => error.followed_by("The other shards have their old settings again."),
                     Err(again) => error.followed_by(&format!(
@@ -97,6 +98,11 @@ async fn send_tables(
     for attempt in 1.. {
         map.tables = given_after(&map.tables, changes);
         map.epoch += 1;
+        // A shard that was started again has another id.
+        for shard in map.shards.iter_mut().filter(|shard| shard.server_id != 0) {
+            let known = view.member(shard.index).and_then(|member| member.server_id());
+            shard.server_id = known.unwrap_or(shard.server_id);
+        }
         let Err(error) = send_map(view, &map).await else { break };
         if error.kind() != ErrorKind::FailedPrecondition || attempt == MAX_ATTEMPTS {
             return Err(error.followed_by(
@@ -128,6 +134,22 @@ async fn send_map<'a>(view: &'a View, map: &ShardMap) -> Result<()> {
 async fn newest_map(view: &View) -> Result<Option<ShardMap>> {
     let answers = ask_all(view, DirectoryRequest::default()).await?;
     Ok(answers.into_iter().filter_map(|answer| answer.map).max_by_key(|map| map.epoch))
+}
+
+/// The change with all settings of its table, so that a shard that differs gets them too. Not with
+/// the rate limiter, whose windows the coordinator moves.
+fn complete(change: &TableChange, after: &[TableInfo]) -> TableChange {
+    let Some(table) = after.iter().find(|table| table.name == change.table) else {
+        return change.clone();
+    };
+    let exponent = to_settings(table).sampler.exponent().filter(|_| change.sampler.is_none());
+    TableChange {
+        max_size: Some(table.max_size),
+        max_bytes: change.max_bytes.or(Some(table.max_bytes).filter(|&bytes| bytes != 0)),
+        max_times_sampled: Some(table.max_times_sampled),
+        priority_exponent: change.priority_exponent.or(exponent),
+        ..change.clone()
+    }
 }
 
 /// One shard's part of the changes. Bounds are divided; the coordinator moves them later.
