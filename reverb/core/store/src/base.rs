@@ -15,6 +15,35 @@ use crate::queue::Written;
 use crate::record::{Recorder, put_end, put_notes};
 use crate::store::Shared;
 
+/// Numbers of items: of a base, and what came and went since.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Population {
+    based: u64,
+    new: u64,
+    deleted: u64,
+}
+
+impl Population {
+    pub(crate) fn add(&mut self, changes: &Changes) {
+        for table in &changes.tables {
+            if table.is_reset {
+                self.deleted = self.based + self.new;
+            }
+            self.new += table.items.len() as u64;
+            self.deleted += table.deleted.len() as u64;
+        }
+    }
+
+    /// Bytes of a base of what is there now, by those of the last base, or of the log before the
+    /// first.
+    pub(crate) fn next_base_bytes(&self, base_bytes: u64, log_bytes: u64) -> u64 {
+        let Self { based, new, deleted } = *self;
+        let (bytes, items) = if based > 0 { (base_bytes, based) } else { (log_bytes, new) };
+        let live = (based + new).saturating_sub(deleted);
+        (u128::from(bytes) * u128::from(live) / u128::from(items.max(1))) as u64
+    }
+}
+
 /// A base that is not finished. Its number is that of the log which begins at its commit.
 #[derive(Debug)]
 pub(crate) struct Base {
@@ -27,6 +56,7 @@ pub(crate) struct Base {
     recorder: Recorder,
     num_parts: u64,
     end: u64,
+    pub(crate) items: Population,
     /// Those that were there at its commit.
     notes: VecDeque<Note>,
 }
@@ -46,15 +76,26 @@ impl Base {
         let mut head = Head::new(FileKind::Base, directory, number);
         head.position = commit;
         let recorder = Recorder::new(FileKind::Base, number);
-        let (random, end, num_parts) = (head.random, 0, 0);
-        let mut base =
-            Self { number, commit, at, file, path, random, recorder, num_parts, end, notes };
+        let mut base = Self {
+            number,
+            commit,
+            at,
+            file,
+            path,
+            random: head.random,
+            recorder,
+            num_parts: 0,
+            end: 0,
+            items: Population::default(),
+            notes,
+        };
         base.write(shared, &head.to_bytes()).inspect_err(|_| base.delete(shared))?;
         Ok(base)
     }
 
     /// Writes a part.
     pub(crate) fn put(&mut self, shared: &Shared, part: &Changes, next_id: &mut u64) -> Written {
+        self.items.based += part.tables.iter().map(|table| table.items.len() as u64).sum::<u64>();
         let mut records = Records::new();
         self.recorder.put(&mut records, part, next_id);
         self.put_frame(shared, records)

@@ -19,6 +19,8 @@ pub(crate) struct Counts {
     pub(crate) moved_bytes: AtomicU64,
     pub(crate) log_bytes: AtomicU64,
     pub(crate) base_bytes: AtomicU64,
+    /// Bytes of the next base, as it seems.
+    pub(crate) next_base_bytes: AtomicU64,
     pub(crate) written_log_bytes: AtomicU64,
     pub(crate) written_base_bytes: AtomicU64,
     pub(crate) syncs: AtomicU64,

@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -38,12 +38,14 @@ pub(crate) struct Directory {
     pub(crate) first_number: u32,
     /// Number of the newest log, as far as the lock file says it; else 0. The log may be gone.
     pub(crate) newest_log: u32,
+    /// The last commit of a server that has stopped, so far as the lock file says it; else 0.
+    pub(crate) stopped_at: u64,
     /// True if its files survive this process.
     pub(crate) is_journal: bool,
     /// How fast its files are read.
     pub(crate) pace: Option<Arc<Pace>>,
     /// `None` after the store has ended.
-    lock: Mutex<Option<FileLock>>,
+    lock: Mutex<Option<(FileLock, File)>>,
 }
 
 impl Directory {
@@ -157,18 +159,66 @@ impl Directory {
 
     fn take(path: &Path, disk: Arc<dyn Disk>, is_journal: bool) -> Result<Self> {
         let (mut file, lock) = take_lock(path)?;
-        let LockText { id, newest_log, .. } = read_lock(&mut file);
+        let LockText { id, newest_log, stopped_at, .. } = read_lock(&mut file);
         let id = id.unwrap_or_else(rand::random);
-        write_lock(&file, id, newest_log).map_err(|error| is_unusable(path, &error))?;
-        let (path, lock) = (path.to_owned(), Mutex::new(Some(lock)));
-        Ok(Self { path, disk, id, first_number: 1, newest_log, is_journal, pace: None, lock })
+        let written = write_lock(&file, id, newest_log, stopped_at);
+        written.map_err(|error| is_unusable(path, &error))?;
+        let (path, lock) = (path.to_owned(), Mutex::new(Some((lock, file))));
+        Ok(Self {
+            path,
+            disk,
+            id,
+            first_number: 1,
+            newest_log,
+            stopped_at,
+            is_journal,
+            pace: None,
+            lock,
+        })
+    }
+
+    /// Fails if the directory has another lock file, or is not there: it was moved, deleted, or
+    /// another server has it. A lock file that was deleted alone is made again.
+    pub(crate) fn find_own(&self, newest_log: Option<u32>) -> io::Result<()> {
+        let path = self.path.join(LOCK);
+        let mut lock = self.lock.lock();
+        let Some((_, file)) = &*lock else { return Ok(()) };
+        let own = file.metadata()?;
+        match fs::metadata(&path) {
+            Ok(found) if (found.dev(), found.ino()) == (own.dev(), own.ino()) => return Ok(()),
+            Ok(_) => return Err(io::Error::other("another server has taken the directory")),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(_) => {}
+        }
+        let newest = newest_log.map(|number| self.file(FileKind::Log, number));
+        if newest.is_some_and(|newest| self.disk.open(&newest).is_err()) {
+            return Err(io::Error::other("its files were moved or deleted"));
+        }
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        let taken = FileLock::try_new(&file)
+            .map_err(|_| io::Error::other("another server has taken the directory"))?;
+        write_lock(&file, self.id, newest_log.unwrap_or_default(), 0)?;
+        *lock = Some((taken, file));
+        Ok(())
     }
 
     /// Says in the lock file that a log is the newest one, once its name is on disk: if somebody
     /// deletes it, a start learns of it. An older number does no harm, so this needs no sync.
     pub(crate) fn set_newest_log(&self, number: u32) {
-        let file = OpenOptions::new().write(true).open(self.path.join(LOCK));
-        if let Err(error) = file.and_then(|file| write_lock(&file, self.id, number)) {
+        self.write_lock(number, 0);
+    }
+
+    /// Says in the lock file that a server has stopped with this commit, so that whatever is
+    /// missing later was damaged.
+    pub(crate) fn set_stopped(&self, newest_log: u32, commit: u64) {
+        self.write_lock(newest_log, commit);
+    }
+
+    fn write_lock(&self, newest_log: u32, stopped_at: u64) {
+        let lock = self.lock.lock();
+        let Some((_, file)) = &*lock else { return };
+        if let Err(error) = write_lock(file, self.id, newest_log, stopped_at) {
             tracing::warn!("store {}: cannot write {LOCK}: {error}", self.path.display());
         }
     }
@@ -288,6 +338,7 @@ struct LockText {
     owner: Option<Owner>,
     id: Option<StoreId>,
     newest_log: u32,
+    stopped_at: u64,
 }
 
 fn read_lock(file: &mut File) -> LockText {
@@ -300,14 +351,16 @@ fn read_lock(file: &mut File) -> LockText {
     let id = id.and_then(|word| u128::from_str_radix(word, 16).ok()).map(u128::to_be_bytes);
     // After the time.
     let newest_log = words.nth(1).and_then(|word| word.parse().ok()).unwrap_or_default();
-    LockText { owner, id, newest_log }
+    let stopped_at = words.next().and_then(|word| word.parse().ok()).unwrap_or_default();
+    LockText { owner, id, newest_log, stopped_at }
 }
 
-/// Says in the lock file who has it, the id of the store, the time, and the newest log.
-fn write_lock(file: &File, id: StoreId, newest_log: u32) -> io::Result<()> {
+/// Says in the lock file who has it, the id of the store, the time, the newest log, and the last
+/// commit of a server that has stopped.
+fn write_lock(file: &File, id: StoreId, newest_log: u32, stopped_at: u64) -> io::Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (owner, id) = (Owner::here().to_word(), u128::from_be_bytes(id));
-    let line = format!("{owner} {id:032x} {now} {newest_log}\n");
+    let line = format!("{owner} {id:032x} {now} {newest_log} {stopped_at}\n");
     file.write_all_at(line.as_bytes(), 0)?;
     file.set_len(line.len() as u64)
 }

@@ -19,6 +19,9 @@ const MAJOR: u16 = 1;
 /// Flag of a file that is worthless once its process has ended.
 const TIER_ONLY: u32 = 1;
 
+/// Flag of a log whose first frame was on disk when it got its name.
+const BEGINS_WHOLE: u32 = 2;
+
 /// Where the store's id, the number and the other fields are.
 const ID: usize = 16;
 const NUMBER: usize = 32;
@@ -54,7 +57,7 @@ impl FileKind {
         }
     }
 
-    fn magic(self) -> &'static [u8; 8] {
+    pub(crate) fn magic(self) -> &'static [u8; 8] {
         match self {
             Self::Data => b"RVBDATA1",
             Self::Log => b"RVBLOG01",
@@ -70,6 +73,8 @@ pub(crate) struct Head {
     pub(crate) major: u16,
     /// True for a file that is worthless once its process has ended.
     pub(crate) is_tier: bool,
+    /// True for a log that had its first frame, the last one of the log before, when it got its name.
+    pub(crate) begins_whole: bool,
     pub(crate) store: StoreId,
     pub(crate) number: u32,
     /// Number of the log before this log; else 0.
@@ -84,7 +89,8 @@ impl Head {
     pub(crate) fn new(kind: FileKind, directory: &Directory, number: u32) -> Self {
         let (store, random) = (directory.id, rand::random());
         let is_tier = !directory.is_journal;
-        Self { kind, major: MAJOR, is_tier, store, number, before: 0, position: 0, random }
+        let (begins_whole, before, position) = (false, 0, 0);
+        Self { kind, major: MAJOR, is_tier, begins_whole, store, number, before, position, random }
     }
 
     /// Its bytes, little endian: at 0 the magic, at 8 the version, at 12 the flags, then as the
@@ -94,7 +100,9 @@ impl Head {
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
         put(0, self.kind.magic());
         put(8, &self.major.to_le_bytes());
-        put(12, &(if self.is_tier { TIER_ONLY } else { 0 }).to_le_bytes());
+        let flags = [(self.is_tier, TIER_ONLY), (self.begins_whole, BEGINS_WHOLE)];
+        let flags = flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag);
+        put(12, &flags.sum::<u32>().to_le_bytes());
         put(ID, &self.store);
         put(NUMBER, &self.number.to_le_bytes());
         put(BEFORE, &self.before.to_le_bytes());
@@ -117,6 +125,7 @@ impl Head {
             kind,
             major: u16::from_le_bytes([bytes[8], bytes[9]]),
             is_tier: word(12)? & TIER_ONLY != 0,
+            begins_whole: word(12)? & BEGINS_WHOLE != 0,
             store: bytes[ID..NUMBER].try_into().ok()?,
             number: word(NUMBER)?,
             before: word(BEFORE)?,
@@ -151,6 +160,7 @@ mod tests {
             kind: FileKind::Log,
             major: MAJOR,
             is_tier: false,
+            begins_whole: true,
             store: [7; 16],
             number: 12,
             before: 11,

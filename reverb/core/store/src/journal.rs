@@ -13,7 +13,7 @@ use reverb_data::{Chunk, DataFile};
 use reverb_files::Disk;
 
 use crate::appender::Appender;
-use crate::base::Base;
+use crate::base::{Base, Population};
 use crate::changes::{Changes, Note};
 use crate::counts::Counts;
 use crate::directory::Directory;
@@ -57,6 +57,8 @@ pub struct Journal {
     newest_base: u32,
     base_bytes: u64,
     log_bytes: u64,
+    /// Items since that base.
+    items: Population,
     /// Logs and bases that are there.
     files: Vec<JournalFile>,
     next_id: u64,
@@ -147,6 +149,7 @@ impl Journal {
             newest_base: found.base,
             base_bytes: 0,
             log_bytes: 0,
+            items: Population::default(),
             files: Vec::new(),
             next_id: found.replay.next_id.saturating_add(SKIPPED_IDS),
             commit: found.commit,
@@ -187,7 +190,7 @@ impl Journal {
         is_new: bool,
     ) -> Result<()> {
         let shared = self.shared.clone();
-        let (commit, at) = (self.commit, self.at);
+        let (commit, at, log_before) = (self.commit, self.at, self.log_end);
         self.create_log(|random| {
             let records = last.map(|(head, records)| Records::of(&head, &records));
             let seal = |it: Records| it.seal(random, FrameKind::Commit, commit, commit - 1, at);
@@ -203,7 +206,10 @@ impl Journal {
         }
         for (kind, files) in [(FileKind::Log, &listing.logs), (FileKind::Base, &listing.bases)] {
             for (&number, head) in files {
-                if head.is_some() && !is_new {
+                // The log before the new one has all that this one had.
+                let is_passed_over = kind == FileKind::Log
+                    && (log_before.number + 1..self.log_end.number).contains(&number);
+                if head.is_some() && !is_new && !is_passed_over {
                     let bytes = open(directory, kind, number).map_or(0, |(_, len)| len);
                     self.files.push(JournalFile { kind, number, bytes });
                 } else if is_ours(directory, kind, number) {
@@ -222,6 +228,7 @@ impl Journal {
                 tracing::warn!("store: {} is not of this store, so it stays", path.display());
             }
         }
+        self.count_files();
         Ok(())
     }
 
@@ -252,8 +259,11 @@ impl Journal {
     }
 
     fn try_commit(&mut self, changes: &Changes) -> Written<Committed> {
-        self.put_payloads(changes)?;
         let shared = self.shared.clone();
+        let log = self.log.as_ref().map(|log| log.number);
+        let found = shared.directory.find_own(log);
+        found.map_err(|error| shared.failed_at("use", shared.directory.path.clone(), error))?;
+        self.put_payloads(changes)?;
         if self.log.is_none() {
             self.create_log(|_| Vec::new())?;
         }
@@ -269,10 +279,15 @@ impl Journal {
         self.log_bytes += frame.len() as u64;
         self.count_log();
         (self.commit, self.at) = (next, at);
+        self.items.add(changes);
+        if let Some(base) = &mut self.base {
+            base.items.add(changes);
+        }
         self.notes.extend(changes.notes.iter().cloned());
         let num_notes = self.notes.len();
         self.notes.drain(..num_notes.saturating_sub(MAX_NOTES));
         self.delete_dead();
+        self.make_room();
         Ok(Committed { commit: next, at: UNIX_EPOCH + Duration::from_nanos(at) })
     }
 
@@ -414,16 +429,32 @@ impl Journal {
         let mut base = self.take_base()?;
         let finished = base.finish(&self.shared, self.next_id);
         self.base_bytes = finished.inspect_err(|_| base.delete(&self.shared))?;
+        self.items = base.items;
         let kept_from = std::mem::replace(&mut self.newest_base, base.number);
         let (number, bytes) = (base.number, self.base_bytes);
         self.files.push(JournalFile { kind: FileKind::Base, number, bytes });
+        self.shared.counts.written_base_bytes.fetch_add(bytes, Relaxed);
+        self.delete_before(kept_from);
+        self.make_room();
+        Ok(())
+    }
+
+    /// Deletes logs and bases that are older.
+    fn delete_before(&mut self, kept_from: u32) {
         let Shared { directory, counts, .. } = &*self.shared;
-        counts.written_base_bytes.fetch_add(bytes, Relaxed);
         self.files.retain(|&JournalFile { kind, number, .. }| {
             number >= kept_from || !directory.delete(&directory.file(kind, number), counts)
         });
         self.count_files();
-        Ok(())
+    }
+
+    /// Where room is scarce, no second base is kept.
+    fn make_room(&mut self) {
+        let next = self.items.next_base_bytes(self.base_bytes, self.log_bytes);
+        self.shared.counts.next_base_bytes.store(next, Relaxed);
+        if self.is_full() {
+            self.delete_before(self.newest_base);
+        }
     }
 
     fn take_base(&mut self) -> Result<Base> {
@@ -481,21 +512,26 @@ impl Journal {
     /// Returns true if its files have nearly as many bytes as they may, so that inserts have to
     /// wait. What it is given is written nevertheless.
     pub fn is_full(&self) -> bool {
-        let Counts { log_bytes, base_bytes, .. } = &*self.shared.counts;
         // The next base has to have room too.
-        let others = log_bytes.load(Relaxed) + base_bytes.load(Relaxed) + self.base_bytes;
-        self.shared.room() < self.shared.kept_back() + others
+        let next = self.shared.counts.next_base_bytes.load(Relaxed);
+        self.shared.room() < self.shared.kept_back() + next
+    }
+
+    /// Returns true if it is full, and only items that leave can free anything.
+    pub fn needs_room(&self) -> bool {
+        let is_waiting = self.base.is_some() || self.wants_base() || self.has_dead_files();
+        !is_waiting && self.is_full()
     }
 
     /// Returns true if a base is due: the log has become long, or files that it would make
     /// superfluous are in the way.
     pub fn wants_base(&self) -> bool {
+        let Counts { log_bytes, base_bytes, next_base_bytes, .. } = &*self.shared.counts;
         let least = MIN_LOG_BYTES.min(self.shared.budget() / 8);
         let is_long = self.log_bytes > self.base_bytes.max(least);
-        let older = self.files.iter().filter(|file| file.number < self.newest_base);
-        // One base before the newest one stays.
-        let freed = older.map(|file| file.bytes).sum::<u64>() + self.log_bytes;
-        let is_in_the_way = freed > 2 * self.base_bytes + FEW_BYTES;
+        let next = next_base_bytes.load(Relaxed);
+        let freed = (log_bytes.load(Relaxed) + base_bytes.load(Relaxed)).saturating_sub(next);
+        let is_in_the_way = freed > FEW_BYTES.max(next / 8);
         self.base.is_none() && (is_long || is_in_the_way && self.is_full())
     }
 
@@ -507,6 +543,11 @@ impl Journal {
     /// What other threads see of it.
     pub fn observer(&self) -> Observer {
         Observer(self.shared.clone())
+    }
+
+    /// Says that the server has stopped, and the last commit is all that it had.
+    pub fn set_stopped(&self) {
+        self.shared.directory.set_stopped(self.log_end.number, self.commit);
     }
 
     /// Id of the store, in all its files.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use reverb_base::{Error, Result};
@@ -54,7 +54,7 @@ impl Listing {
         let heads = listing.bases.values().chain(listing.logs.values());
         let newest = heads.flatten().max_by_key(|head| (head.kind, head.number));
         if let Some(head) = newest.filter(|head| head.store != directory.id) {
-            (directory.id, directory.newest_log) = (head.store, 0);
+            (directory.id, directory.newest_log, directory.stopped_at) = (head.store, 0, 0);
         }
         listing.check(directory)?;
         Ok(listing)
@@ -110,11 +110,22 @@ pub(crate) fn open(
     Ok((Pace::apply(directory.pace.as_ref(), file), len))
 }
 
+fn starts_like_a_head(directory: &Directory, kind: FileKind, path: &Path) -> io::Result<bool> {
+    let file = directory.disk.open(path)?;
+    let mut start = vec![0; (file.size()? as usize).min(kind.magic().len())];
+    file.read_exact_at(&mut start, 0)?;
+    Ok(kind.magic().starts_with(&start))
+}
+
 /// Returns true if a file that nothing needs is ours: it begins with our head, or has none at all.
 pub(crate) fn is_ours(directory: &Directory, kind: FileKind, number: u32) -> bool {
-    let start = read_start(&*directory.disk, &directory.file(kind, number));
-    start.is_none_or(|start| match Head::parse(&start) {
-        Some(head) => head.store == directory.id,
-        None => start.iter().all(|&byte| byte == 0),
-    })
+    let path = directory.file(kind, number);
+    match read_start(&*directory.disk, &path) {
+        Some(start) => match Head::parse(&start) {
+            Some(head) => head.store == directory.id,
+            None => start.iter().all(|&byte| byte == 0),
+        },
+        // A file that was created, and of whose head at most a part was written.
+        None => starts_like_a_head(directory, kind, &path).unwrap_or(false),
+    }
 }

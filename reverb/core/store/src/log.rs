@@ -47,11 +47,13 @@ impl Log {
         let part = whole.with_extension("part");
         let mut head = Head::new(FileKind::Log, directory, number);
         (head.before, head.position) = (before.number, before.end);
+        let first = first(&head.random);
+        head.begins_whole = !first.is_empty();
         let mut end = 0;
-        let create = || -> Result<_, (&'static str, io::Error)> {
+        let mut create = || -> Result<_, (&'static str, io::Error)> {
             let file = directory.disk.create(&part).map_err(|error| ("create", error))?;
-            for bytes in [head.to_bytes(), first(&head.random)] {
-                write_at(shared, &*file, &bytes, &mut end).map_err(|error| ("write", error))?;
+            for bytes in [&head.to_bytes(), &first] {
+                write_at(shared, &*file, bytes, &mut end).map_err(|error| ("write", error))?;
             }
             shared.counts.sync(&*file).map_err(|error| ("sync", error))?;
             directory.disk.rename(&part, &whole).map_err(|error| ("rename", error))?;

@@ -184,14 +184,18 @@ impl Finder<'_> {
     fn read_logs(mut self) -> Result<Found> {
         let (chain, gap) = self.chain();
         for &(number, end) in &chain {
-            // Where the log before a gap ends is not known.
-            let ends_in_doubt = end.is_none() && gap.is_some();
-            if let Some(at) = self.read_log(number, end, ends_in_doubt)? {
+            if let Some(at) = self.read_log(number, end)? {
                 return Ok(self.damaged(number, at));
             }
         }
         if let Some(number) = gap {
             return Ok(self.damaged(number, 0));
+        }
+        // A server that has stopped has left no torn tail.
+        if self.found.commit < self.directory.stopped_at {
+            let last = self.found.last.as_ref().map_or(0, |(frame, _)| frame.frame_bytes());
+            let LogEnd { number, end } = self.found.log_end;
+            return Ok(self.damaged(number, end + last));
         }
         // A log may be in memory alone as well, until its first frame is on disk.
         if let [.., (number, Some(end)), _] = chain[..]
@@ -216,7 +220,8 @@ impl Finder<'_> {
         let mut last = self.found.base;
         let mut chain = Vec::new();
         while let Some(&(number, end)) = next.get(&last).filter(|(number, _)| *number > last) {
-            chain.push((last, Some(end)));
+            // The first frame of a log may be damaged: the log before has the same one at its end.
+            chain.push((last, Some(end).filter(|_| !self.lacks_first(number))));
             last = number;
         }
         chain.push((last, None));
@@ -234,14 +239,22 @@ impl Finder<'_> {
         (chain, gap.copied())
     }
 
-    /// Applies a log. Returns where it is damaged, if it is. With `ends_in_doubt`, its last frame
-    /// is left: the next log may say that it does not count.
-    fn read_log(
-        &mut self,
-        number: u32,
-        end: Option<u64>,
-        ends_in_doubt: bool,
-    ) -> Result<Option<u64>> {
+    /// Returns true if a log had its first frame when it got its name, and has it no more.
+    fn lacks_first(&self, number: u32) -> bool {
+        let Some(Some(head)) = self.listing.logs.get(&number) else { return false };
+        head.begins_whole
+            && !open(self.directory, FileKind::Log, number).is_ok_and(|(file, end)| {
+                let (random, kind) = (&head.random, FrameKind::Commit);
+                let frames = Frames { file: &*file, end, random, kind };
+                frames.read(HEAD_BYTES as u64).is_ok_and(|first| first.is_some())
+            })
+    }
+
+    /// Applies a log. Returns where it is damaged, if it is.
+    fn read_log(&mut self, number: u32, end: Option<u64>) -> Result<Option<u64>> {
+        if self.lacks_first(number) {
+            return Ok(Some(HEAD_BYTES as u64));
+        }
         let unreadable = |error: io::Error| unreadable(self.directory, &error);
         let Some(Some(head)) = self.listing.logs.get(&number) else { return Ok(Some(0)) };
         let (file, len) = open(self.directory, FileKind::Log, number).map_err(unreadable)?;
@@ -263,11 +276,6 @@ impl Finder<'_> {
                 break;
             };
             let rest = position + frame.frame_bytes();
-            if ends_in_doubt
-                && !(rest < frames.end && frames.read(rest).map_err(unreadable)?.is_some())
-            {
-                break;
-            }
             self.found.replay.apply(&records).map_err(|error| {
                 let path = self.directory.file(FileKind::Log, number);
                 let text = format!("store {}: {}", path.display(), error.message());

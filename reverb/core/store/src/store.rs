@@ -233,6 +233,12 @@ impl Shared {
         self.files.lock().sizes().used()
     }
 
+    /// Bytes of all files.
+    pub(crate) fn all_bytes(&self) -> u64 {
+        let Counts { log_bytes, base_bytes, .. } = &*self.counts;
+        self.used_bytes() + log_bytes.load(Relaxed) + base_bytes.load(Relaxed)
+    }
+
     /// Bytes at which a new file ends.
     pub(crate) fn file_bytes(&self) -> u64 {
         let all = self.used_bytes();
@@ -254,7 +260,7 @@ impl Shared {
 
     /// Bytes that files may still grow by.
     pub(crate) fn room(&self) -> u64 {
-        let used = self.used_bytes();
+        let used = self.all_bytes();
         let budget = self.options.max_bytes.unwrap_or_else(|| {
             let space = self.directory.disk.space(&self.directory.path);
             // A disk that does not answer fails at the next write.
@@ -269,9 +275,10 @@ impl Shared {
     /// The files whose payloads are to be moved out now.
     pub(crate) fn to_empty(&self) -> FilesToEmpty {
         let budget = self.budget.load(Relaxed);
-        let scarce = (budget / 20).max(3 * self.file_bytes());
+        let next_base = self.counts.next_base_bytes.load(Relaxed);
+        let scarce = (budget / 20).max(3 * self.file_bytes()) + next_base;
+        let room = budget.saturating_sub(self.all_bytes());
         let mut files = self.files.lock();
-        let room = budget.saturating_sub(files.sizes().used());
         files.choose(if room < scarce { budget / 20 } else { 0 }, room)
     }
 

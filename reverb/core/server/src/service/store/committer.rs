@@ -73,11 +73,14 @@ impl Committer {
             if self.wants_base || self.journal.wants_base() {
                 self.make_base(None);
             }
-            let needs_room = self.journal.is_full() && !self.journal.wants_base();
+            let needs_room = self.journal.needs_room();
             commits.state.lock().status.needs_room = needs_room;
         }
-        if self.commit() && self.journal.log_bytes() > MAX_LOG_BYTES_AT_STOP {
-            self.make_base(Some(Instant::now() + MAX_BASE_AT_STOP));
+        if self.commit() {
+            if self.journal.log_bytes() > MAX_LOG_BYTES_AT_STOP {
+                self.make_base(Some(Instant::now() + MAX_BASE_AT_STOP));
+            }
+            self.journal.set_stopped();
         }
         drop(self);
         let waiting = {

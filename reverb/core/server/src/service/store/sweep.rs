@@ -250,7 +250,9 @@ impl Sweep {
         while commits.status().needs_room && !self.signal.is_stopped() {
             self.empty_files();
             let before = commits.status().last.commit;
-            if !self.remove_items_of_full_disk() || !commits.want(0) {
+            // Garbage first: what lives beside it is moved with the next commit.
+            let may_go_on = commits.is_moving() || self.remove_items_of_full_disk();
+            if !may_go_on || !commits.want(0) {
                 return;
             }
             while commits.status().last.commit == before && !commits.status().is_failing {
