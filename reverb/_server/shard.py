@@ -34,11 +34,13 @@ class ShardPlace:
       map: A serialized `ShardMap`.
       index: Index of the server in it.
       is_coordinated: Whether its rate limiters wait for the windows of a coordinator.
+      rejoins: Whether the group runs already, and gives the server its map.
     """
 
     map: bytes
     index: int
     is_coordinated: bool
+    rejoins: bool
 
 
 @shows_no_token
@@ -72,6 +74,8 @@ class Shard:
         clients.
       is_coordinated: Whether there is a coordinator. If an address is given, the server with index
         0 runs it, with a token and certificates from the environment.
+      rejoins: Whether the server comes back to a group that runs, which gives it its map and may
+        have grown. Its `Store` is then compared with that map, not with this place.
 
     Raises:
       InvalidArgumentError: If a value is out of its range, or if `address` is not that of a group.
@@ -84,6 +88,7 @@ class Shard:
     _: dataclasses.KW_ONLY
     address: str | None = None
     is_coordinated: bool = False
+    rejoins: bool = False
 
     def __post_init__(self) -> None:
         index, num_shards = check_index(self.index, self.num_shards)
@@ -122,7 +127,7 @@ class Shard:
             for it in message.shards:
                 if it.index == self.index:
                     it.address, it.server_id = addresses[self.index], 0
-            return ShardPlace(message.SerializeToString(), self.index, self.is_coordinated)
+            return self._with_map(message.SerializeToString())
         ends = [index * NUM_SLOTS // self.num_shards for index in range(self.num_shards + 1)]
         message = protos.ShardMap(
             epoch=OWN_EPOCH,
@@ -142,7 +147,10 @@ class Shard:
             ],
             tables=[protos.TableInfo.FromString(table.internal_table.info()) for table in tables],
         )
-        return ShardPlace(message.SerializeToString(), self.index, self.is_coordinated)
+        return self._with_map(message.SerializeToString())
+
+    def _with_map(self, serialized: bytes) -> ShardPlace:
+        return ShardPlace(serialized, self.index, self.is_coordinated, self.rejoins)
 
 
 def check_group(name: str) -> None:

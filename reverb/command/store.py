@@ -17,6 +17,7 @@ _DAMAGED = 3
 
 _DEFAULT_RATE = "200MB"
 _FILES = ("data files", "logs", "bases")
+_PLACE = ("index", "num_shards", "group")
 # Reasons that are shown for a table.
 _MOST_REASONS = 5
 
@@ -87,6 +88,7 @@ def _examine(arguments: argparse.Namespace, *, repairs: bool) -> dict[str, Any]:
             {"at": at, "client": client, "note": note.decode(errors="backslashreplace")}
             for at, client, note in found["notes"]
         ],
+        "shard": found["shard"] and dict(zip(_PLACE, found["shard"], strict=True)),
         "damage": damage,
         "num_lost_records": num_records,
         "moved_to": None if moved_to is None else str(moved_to),
@@ -98,6 +100,9 @@ def _examine(arguments: argparse.Namespace, *, repairs: bool) -> dict[str, Any]:
 def _lines(report: dict[str, Any]) -> list[str]:
     tables, at = report["tables"], text.moment(report["at"], time.time())
     lines = [f"store {text.plain(report['store'])}, commit {report['commit']:,} of {at}"]
+    if shard := report["shard"]:
+        place = "shard {index} of {num_shards} of group '{group}'".format_map(shard)
+        lines.append(f"  {text.plain(place)}")
     for name, files in report["files"].items():
         garbage = f", {text.bytes_(report['garbage_bytes'])} of it garbage"
         rest = garbage if name == _FILES[0] else ""

@@ -214,8 +214,9 @@ def examine_store(
     """Checks the journal of a stopped server, and repairs it if `repairs` is true.
 
     Of the result, `at` is in seconds since 1970, `tables` are `(name, items, lost)` with `lost` a
-    list of reasons and numbers of items, `notes` are `(at, client, note)`, `files` are numbers and
-    bytes of data files, logs and bases, `damage` is a text and a number of lost records, or `None`.
+    list of reasons and numbers of items, `notes` are `(at, client, note)`, `shard` is `(index,
+    num_shards, group)` or `None`, `files` are numbers and bytes of data files, logs and bases,
+    `damage` is a text and a number of lost records, or `None`.
     """
 
 def open_file(path: str | os.PathLike[str], append: bool) -> int:

@@ -301,6 +301,7 @@ class ShardLife:
             settings.num_shards,
             settings.group.name,
             is_coordinated=True,
+            rejoins=self._num_starts > 1,
         )
         port, unix_path = self._wanted_port(), self._unix_path()
         attempts = [(port, unix_path), (port, None)]

@@ -176,12 +176,13 @@ pub(crate) struct Shard {
     map: Vec<u8>,
     index: i32,
     is_coordinated: bool,
+    rejoins: bool,
 }
 
 impl Shard {
     fn options(self) -> PyResult<ShardOptions> {
-        let Self { map, index, is_coordinated } = self;
-        Ok(ShardOptions { map: decoded(&map)?, index, is_coordinated })
+        let Self { map, index, is_coordinated, rejoins } = self;
+        Ok(ShardOptions { map: decoded(&map)?, index, is_coordinated, rejoins })
     }
 }
 

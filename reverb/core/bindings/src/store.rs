@@ -40,6 +40,8 @@ pub(crate) fn examine_store<'py>(
     let note = |text| PyBytes::new(py, text);
     let notes = report.notes.iter().map(|it| (seconds(it.at), &it.client, note(&it.text)));
     dict.set_item("notes", notes.collect::<Vec<_>>())?;
+    let shard = report.shard.map(|it| (it.index, it.num_shards, it.group));
+    dict.set_item("shard", shard)?;
     dict.set_item("files", report.files)?;
     dict.set_item("garbage_bytes", report.garbage_bytes)?;
     dict.set_item("unfinished_bytes", report.dropped_bytes)?;

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reverb_base::{Error, Result, read_file};
+use reverb_data::ShardIdentity;
 
 use crate::directory::DONE;
 use crate::failure::{damaged, unreadable};
 use crate::name::ServerName;
-use crate::shard_identity::ShardIdentity;
 use reverb_files::Owner;
 
 /// Maximum size. Ours has some hundred bytes, and is read whole.

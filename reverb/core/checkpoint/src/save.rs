@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message;
 use reverb_base::{Error, ErrorKind, Result};
-use reverb_data::{Chunk, StoredItem};
+use reverb_data::{Chunk, ShardIdentity, StoredItem};
 use reverb_engine::{SnapshotCut, Table, TableSnapshot};
 use reverb_wire::codec::chunk::put_chunk_data;
 use reverb_wire::codec::item::{ItemHead, put_item_with_keys};
@@ -25,7 +25,6 @@ use crate::pipeline::{check, in_order, lower_priority, num_threads};
 use crate::progress::Progress;
 use crate::record::{MAX_CHUNK_RECORD_BYTES, MAX_RECORD_BYTES, put_record};
 use crate::settings;
-use crate::shard_identity::ShardIdentity;
 use crate::table_record::read_table;
 use crate::zlib::{Compressor, Piece, STREAM_HEADER, StreamChecksum};
 

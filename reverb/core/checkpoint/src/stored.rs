@@ -13,7 +13,7 @@ use bytes::Bytes;
 use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
 use reverb_base::{Error, Result, Unreadable, open_file};
-use reverb_data::{Chunk, ChunkMaker, Counters, StoredItem, TableConfig};
+use reverb_data::{Chunk, ChunkMaker, Counters, ShardIdentity, StoredItem, TableConfig};
 use reverb_wire::codec::chunk::RawChunk;
 use reverb_wire::codec::item::RawItem;
 use reverb_wire::generated::PriorityTableCheckpoint;
@@ -28,7 +28,6 @@ use crate::pipeline::{in_order, num_threads};
 use crate::progress::Progress;
 use crate::record::{MAX_CHUNK_RECORD_BYTES, MAX_RECORD_BYTES};
 use crate::settings;
-use crate::shard_identity::ShardIdentity;
 use crate::table_record::read_table;
 
 /// Number of attempts to open the latest checkpoint while servers replace it by newer ones.

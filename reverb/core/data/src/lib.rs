@@ -28,6 +28,7 @@ pub mod proto_bytes;
 mod right;
 pub mod sample_options;
 mod selector_config;
+mod shard_identity;
 pub mod signature;
 mod spare_lists;
 pub mod stacking;
@@ -54,6 +55,7 @@ pub use max_priority::{ItemPriority, MAX_PRIORITY, MaxPriority, is_max_priority,
 pub use right::Right;
 pub use sample_options::{SampleOptions, WithinEpoch};
 pub use selector_config::{Draw, GroupSampling, SelectorConfig};
+pub use shard_identity::ShardIdentity;
 pub use signature::{Signature, TensorSpec};
 pub use spare_lists::{SpareLists, keep_samples, spare_samples};
 pub use stacking::{ItemSpec, Stacking};

@@ -87,7 +87,7 @@ pub(crate) struct Service {
     pub(crate) timeline: Arc<Timeline>,
     pub(crate) long_waits: LongWaits,
     /// Group that the server is a shard of.
-    pub(crate) group: Group,
+    pub(crate) group: Arc<Group>,
     /// Shards at which writers of the group started recently.
     pub(crate) writer_places: WriterPlaces,
     /// Wakes the watchers of its tables.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use reverb_data::ShardIdentity;
 use reverb_files::DiskFile;
 
 use crate::appender::write_at;
@@ -12,7 +13,7 @@ use crate::changes::{Changes, Note};
 use crate::frame::{FrameKind, Records};
 use crate::head::{FileKind, Head};
 use crate::queue::Written;
-use crate::record::{Recorder, put_end, put_notes};
+use crate::record::{Recorder, put_end, put_notes, put_shard};
 use crate::store::Shared;
 
 /// Numbers of items: of a base, and what came and went since.
@@ -59,6 +60,7 @@ pub(crate) struct Base {
     pub(crate) items: Population,
     /// Those that were there at its commit.
     notes: VecDeque<Note>,
+    shard: Option<ShardIdentity>,
 }
 
 impl Base {
@@ -67,7 +69,7 @@ impl Base {
         shared: &Shared,
         number: u32,
         (commit, at): (u64, u64),
-        notes: VecDeque<Note>,
+        (notes, shard): (VecDeque<Note>, Option<ShardIdentity>),
     ) -> Written<Self> {
         let directory = &shared.directory;
         let path = directory.file(FileKind::Base, number).with_extension("part");
@@ -88,6 +90,7 @@ impl Base {
             end: 0,
             items: Population::default(),
             notes,
+            shard,
         };
         base.write(shared, &head.to_bytes()).inspect_err(|_| base.delete(shared))?;
         Ok(base)
@@ -105,6 +108,7 @@ impl Base {
     pub(crate) fn finish(&mut self, shared: &Shared, next_id: u64) -> Written<u64> {
         let mut records = Records::new();
         put_notes(&mut records, &self.notes);
+        put_shard(&mut records, self.shard.as_ref());
         put_end(&mut records, next_id);
         self.put_frame(shared, records)?;
         let failed = |call, error| shared.failed_at(call, self.path.clone(), error);

@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use reverb_data::Chunk;
+use reverb_data::{Chunk, ShardIdentity};
 
 /// What happened to all tables since the last commit, net: one entry an item. Of a base, a part of
 /// what was in them at its commit.
@@ -17,6 +17,8 @@ pub struct Changes {
     pub notes: Vec<Note>,
     /// Chunks whose payloads are to be moved out of files that are to be emptied.
     pub moved: Vec<Chunk>,
+    /// The server's place in its group, if that is new. Not in a part of a base.
+    pub shard: Option<ShardIdentity>,
 }
 
 /// Changes of one table. A reset comes first, then deletions, then the others.

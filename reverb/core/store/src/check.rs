@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reverb_base::Result;
-use reverb_data::Chunk;
+use reverb_data::{Chunk, ShardIdentity};
 use reverb_files::Disk;
 
 use crate::changes::Note;
@@ -32,6 +32,8 @@ pub struct Report {
     pub tables: Vec<StoredTable>,
     /// The last notes, in order.
     pub notes: Vec<Note>,
+    /// The place of its server in a group, if it had one.
+    pub shard: Option<ShardIdentity>,
     /// Data files, logs and bases: their number and bytes.
     pub files: [(u64, u64); 3],
     /// Bytes of payloads that nothing needs.
@@ -122,6 +124,7 @@ pub(crate) fn examine(
         at: UNIX_EPOCH + Duration::from_nanos(found.at),
         tables: Vec::new(),
         notes: found.replay.notes.iter().cloned().collect(),
+        shard: found.replay.shard.clone(),
         files,
         garbage_bytes: 0,
         dropped_bytes: found.dropped_bytes,

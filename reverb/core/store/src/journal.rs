@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reverb_base::{Error, ErrorKind, Result};
-use reverb_data::{Chunk, DataFile};
+use reverb_data::{Chunk, DataFile, ShardIdentity};
 use reverb_files::Disk;
 
 use crate::appender::Appender;
@@ -24,7 +24,7 @@ use crate::log::{Log, LogEnd};
 use crate::observer::Observer;
 use crate::open_file::OpenFile;
 use crate::queue::{Refusal, Task, Written};
-use crate::record::{MAX_NOTES, put_notes};
+use crate::record::{MAX_NOTES, put_notes, put_shard};
 use crate::recovered::Recovered;
 use crate::recovery::{self, Found};
 use crate::replay::Needed;
@@ -66,6 +66,7 @@ pub struct Journal {
     /// When it was made, in nanoseconds.
     at: u64,
     notes: VecDeque<Note>,
+    shard: Option<ShardIdentity>,
     /// Data files that nothing referred to when the last commit was on disk.
     dead: Vec<u32>,
 }
@@ -134,7 +135,8 @@ impl Journal {
         })?;
         journal.start(last, &listing, &needed, is_new)?;
         let (at, notes) = (UNIX_EPOCH + Duration::from_nanos(at), journal.notes.clone().into());
-        Ok((journal, Recovered { commit, at, tables, notes, dropped_bytes }))
+        let shard = journal.shard.clone();
+        Ok((journal, Recovered { commit, at, tables, notes, shard, dropped_bytes }))
     }
 
     /// A journal that goes on after a commit, and has written nothing yet.
@@ -155,6 +157,7 @@ impl Journal {
             commit: found.commit,
             at: found.at,
             notes: found.replay.notes.clone(),
+            shard: found.replay.shard.clone(),
             dead: Vec::new(),
         }
     }
@@ -271,6 +274,7 @@ impl Journal {
         let mut records = Records::new();
         log.recorder.put(&mut records, changes, &mut self.next_id);
         put_notes(&mut records, &changes.notes);
+        put_shard(&mut records, changes.shard.as_ref());
         let at = nanoseconds(changes.taken_at.unwrap_or_else(SystemTime::now)).max(self.at + 1);
         let next = self.commit + 1;
         let frame = records.seal(&log.random, FrameKind::Commit, next, self.commit, at);
@@ -286,6 +290,7 @@ impl Journal {
         self.notes.extend(changes.notes.iter().cloned());
         let num_notes = self.notes.len();
         self.notes.drain(..num_notes.saturating_sub(MAX_NOTES));
+        self.shard = changes.shard.clone().or(self.shard.take());
         self.delete_dead();
         self.make_room();
         Ok(Committed { commit: next, at: UNIX_EPOCH + Duration::from_nanos(at) })
@@ -400,7 +405,8 @@ impl Journal {
     /// Creates the base with the number of the log that has just begun.
     fn create_base(&mut self) -> Written {
         let (number, commit) = (self.log_end.number, (self.commit, self.at));
-        self.base = Some(Base::create(&self.shared, number, commit, self.notes.clone())?);
+        let of_commit = (self.notes.clone(), self.shard.clone());
+        self.base = Some(Base::create(&self.shared, number, commit, of_commit)?);
         self.log_bytes = 0;
         Ok(())
     }
@@ -553,6 +559,11 @@ impl Journal {
     /// Id of the store, in all its files.
     pub fn id(&self) -> u128 {
         u128::from_be_bytes(self.shared.directory.id)
+    }
+
+    /// The place of its server in a group, as it was recorded last.
+    pub fn shard(&self) -> Option<&ShardIdentity> {
+        self.shard.as_ref()
     }
 
     /// The last commit; 0 if there is none.

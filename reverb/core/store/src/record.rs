@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use reverb_data::proto_bytes::{put_nested, put_varint};
-use reverb_data::{Chunk, PAYLOAD_ALIGNMENT, Place, Recorded};
+use reverb_data::{Chunk, PAYLOAD_ALIGNMENT, Place, Recorded, ShardIdentity};
 
 use crate::changes::{Changes, ItemRecord, Note, TableChanges};
 use crate::frame::Records;
@@ -47,6 +47,9 @@ pub(crate) const END: u32 = 13;
 
 /// Kinds from this one on may be skipped.
 pub(crate) const FIRST_SKIPPED: u32 = 16;
+
+/// v index, v number of shards, name of the group: the server's place in the newest map.
+pub(crate) const SHARD: u32 = 16;
 
 /// Flags of a chunk.
 pub(crate) const SPARSE: u8 = 1;
@@ -275,6 +278,17 @@ pub(crate) fn put_notes<'a>(records: &mut Records, notes: impl IntoIterator<Item
             put_varint(out, client.len() as u64);
             out.extend_from_slice(client.as_bytes());
             out.extend_from_slice(text);
+        });
+    }
+}
+
+/// Records the server's place in its group, if it has one.
+pub(crate) fn put_shard(records: &mut Records, shard: Option<&ShardIdentity>) {
+    if let Some(ShardIdentity { group, index, num_shards }) = shard {
+        put_nested(records.begin(), SHARD, |out| {
+            put_varint(out, u64::from(*index));
+            put_varint(out, u64::from(*num_shards));
+            out.extend_from_slice(group.as_bytes());
         });
     }
 }

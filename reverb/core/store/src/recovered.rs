@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use reverb_data::Chunk;
+use reverb_data::{Chunk, ShardIdentity};
 
 use crate::changes::Note;
 
@@ -18,6 +18,8 @@ pub struct Recovered {
     pub tables: Vec<RecoveredTable>,
     /// The last 16 notes, in order.
     pub notes: Vec<Note>,
+    /// The place of its server in a group, if it had one.
+    pub shard: Option<ShardIdentity>,
     /// Bytes of a commit that was not finished.
     pub dropped_bytes: u64,
 }

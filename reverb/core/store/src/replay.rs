@@ -11,6 +11,7 @@ use reverb_base::{Error, Result};
 use reverb_data::proto_bytes::{Field, Reader};
 use reverb_data::{
     Chunk, ChunkMaker, DataFile, Heads, PAYLOAD_ALIGNMENT, Place, Recorded, SequenceRange,
+    ShardIdentity,
 };
 
 use crate::changes::Note;
@@ -30,6 +31,7 @@ pub(crate) struct Replay {
     heads_by_id: HashMap<u64, usize>,
     maker: ChunkMaker,
     pub(crate) notes: VecDeque<Note>,
+    pub(crate) shard: Option<ShardIdentity>,
     /// Above all ids.
     pub(crate) next_id: u64,
     /// Above all numbers of files that a record names.
@@ -121,6 +123,7 @@ impl Replay {
             heads_by_id: HashMap::new(),
             maker: ChunkMaker::default(),
             notes: VecDeque::new(),
+            shard: None,
             next_id: 1,
             next_number: 1,
             has_ended: false,
@@ -132,7 +135,7 @@ impl Replay {
         let mut reader = Reader::new(records);
         while let Some((kind, field)) = reader.field()? {
             match field {
-                _ if kind >= record::FIRST_SKIPPED => {}
+                _ if kind >= record::FIRST_SKIPPED && kind != record::SHARD => {}
                 Field::Bytes(body) => self.apply_record(kind, Reader::new(body))?,
                 _ => return Err(Error::data_loss("a record has no length")),
             }
@@ -145,6 +148,7 @@ impl Replay {
             record::HEADS => return self.add_heads(body),
             record::CHUNK | record::SMALL => return self.add_chunk(kind, body),
             record::NOTE => return self.add_note(body),
+            record::SHARD => return self.set_shard(body),
             record::END => {
                 self.next_id = self.next_id.max(body.varint()?);
                 self.has_ended = true;
@@ -252,6 +256,13 @@ impl Replay {
         Ok(())
     }
 
+    fn set_shard(&mut self, mut body: Reader<'_>) -> Result<()> {
+        let (index, num_shards) = (small_number(&mut body)?, small_number(&mut body)?);
+        let group = String::from_utf8_lossy(body.rest()).into_owned();
+        self.shard = Some(ShardIdentity { group, index, num_shards });
+        Ok(())
+    }
+
     /// The tables with their items. `find` opens the data files that these need; `lose` is told of
     /// items that lack something, by table and key, and says whether the others are of use.
     pub(crate) fn into_tables(
@@ -344,7 +355,11 @@ mod tests {
     use crate::changes::{Changes, TableChanges};
     use crate::frame::{FrameKind, Records};
     use crate::head::FileKind;
-    use crate::record::{Recorder, put_end, put_notes};
+    use crate::record::{Recorder, put_end, put_notes, put_shard};
+
+    fn shard() -> ShardIdentity {
+        ShardIdentity { group: "replay".to_owned(), index: 2, num_shards: 300 }
+    }
 
     /// Records of each kind.
     fn records() -> Vec<u8> {
@@ -377,6 +392,7 @@ mod tests {
         let changes = Changes { tables: vec![table], ..Changes::default() };
         recorder.put(&mut records, &changes, &mut 1);
         put_notes(&mut records, [&note]);
+        put_shard(&mut records, Some(&shard()));
         put_end(&mut records, 9);
         let len = records.len();
         records.seal(&[0; 16], FrameKind::Part, 1, 1, 1)[64..64 + len].to_vec()
@@ -401,6 +417,9 @@ mod tests {
 
     #[test]
     fn records_give_what_was_recorded() {
+        let mut whole = Replay::new();
+        whole.apply(&records()).unwrap();
+        assert_eq!(whole.shard, Some(shard()));
         let tables = replay(&records()).unwrap();
         let [RecoveredTable { number: 1, settings, counters: None, items }] = &tables[..] else {
             panic!("{tables:?}")
@@ -413,7 +432,7 @@ mod tests {
         assert_eq!((place.file.number(), place.offset, place.crc), (3, 4096, 7));
         let newer = replay(&[0x7a, 1, 5]).unwrap_err();
         assert!(newer.message().contains("newer release"), "{newer}");
-        assert!(replay(&[0x82, 1, 1, 5]).unwrap().is_empty(), "a kind that may be skipped");
+        assert!(replay(&[0x8a, 1, 1, 5]).unwrap().is_empty(), "a kind that may be skipped");
     }
 
     proptest! {

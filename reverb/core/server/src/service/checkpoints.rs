@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use reverb_base::{Error, Result};
-use reverb_checkpoint::{Held, Progress, SaveOptions, Saved, ServerName, ShardIdentity, save};
+use reverb_checkpoint::{Held, Progress, SaveOptions, Saved, ServerName, save};
+use reverb_data::ShardIdentity;
 use reverb_engine::Table;
 use reverb_wire::generated::reverb::CheckpointStatusResponse;
 use tokio::runtime::Handle;

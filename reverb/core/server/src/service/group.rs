@@ -10,8 +10,7 @@ use parking_lot::Mutex;
 use reverb_auth::Right;
 use reverb_base::ranked::{Rank, Ranked};
 use reverb_base::{Error, Result};
-use reverb_checkpoint::ShardIdentity;
-use reverb_data::NUM_SLOTS;
+use reverb_data::{NUM_SLOTS, ShardIdentity};
 use reverb_engine::{ChangedBy, SlotSet, Table, TableChanges};
 use reverb_wire::generated::reverb::{
     DirectoryRequest, DirectoryResponse, SetDirectoryRequest, ShardMap, TableFill,
@@ -40,6 +39,8 @@ pub(crate) struct Membership {
     pub(crate) index: i32,
     /// True if the server made the map from its own options. Any other map replaces it.
     is_own: bool,
+    /// True if it is of a group that runs, which gives the server its real place.
+    is_provisional: bool,
 }
 
 impl Default for Group {
@@ -59,12 +60,10 @@ impl Group {
         self.membership.lock().clone()
     }
 
-    /// Index and map as stored in checkpoints.
+    /// The place in the map as stored in checkpoints and in the journal.
     pub(crate) fn stored_place(&self) -> Option<ShardIdentity> {
-        let membership = self.membership()?;
-        let num_shards = u32::try_from(membership.map.shards.len()).ok()?;
-        let index = u32::try_from(membership.index).ok()?;
-        Some(ShardIdentity { group: membership.map.group.clone(), index, num_shards })
+        let membership = self.membership().filter(|it| !it.is_provisional)?;
+        place_in(&membership.map, membership.index)
     }
 
     /// Installs a map, and sets in the tables which slots the server owns. Slow: checks the keys of
@@ -80,7 +79,7 @@ impl Group {
         server_id: u64,
         tables: &[Arc<Table>],
         changes: &TableChanges,
-        is_own: bool,
+        own: Option<&ShardOptions>,
     ) -> Result<()> {
         let SetDirectoryRequest { map, index } = request;
         let map = map.ok_or_else(|| Error::invalid_argument("SetDirectory has no map."))?;
@@ -93,7 +92,9 @@ impl Group {
                 check_successor(known, &map)?;
             }
             self.epoch.store(map.epoch, Ordering::Relaxed);
-            *membership = Some(Arc::new(Membership { map, index, is_own }));
+            let is_provisional = own.is_some_and(|shard| shard.rejoins);
+            let is_own = own.is_some();
+            *membership = Some(Arc::new(Membership { map, index, is_own, is_provisional }));
         }
         for table in tables {
             table.set_own_slots(&slots);
@@ -115,13 +116,13 @@ impl Service {
     ///
     /// `InvalidArgument` for an invalid map.
     pub(crate) fn join_group(&self, shard: &ShardOptions) -> Result<()> {
-        let ShardOptions { map, index, is_coordinated } = shard;
+        let ShardOptions { map, index, is_coordinated, .. } = shard;
         let mut map = map.clone();
         if let Some(own) = map.shards.iter_mut().find(|shard| shard.index == *index) {
             own.server_id = self.server_id();
         }
         let request = SetDirectoryRequest { map: Some(map), index: *index };
-        self.group.set(request, self.server_id(), self.tables.all(), &self.changes, true)?;
+        self.group.set(request, self.server_id(), self.tables.all(), &self.changes, Some(shard))?;
         for table in self.tables.all().iter().filter(|_| *is_coordinated) {
             let limiter = table.config().rate_limiter;
             let is_bounded = limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX;
@@ -180,18 +181,22 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// Errors of [`Group::set`].
+    /// Errors of [`Group::set`]; `FailedPrecondition` if the store has items of another place.
     pub(crate) async fn set_directory(
         self: &Arc<Self>,
         request: SetDirectoryRequest,
         by: &ChangedBy,
     ) -> Result<()> {
+        let place = request.map.as_ref().and_then(|map| place_in(map, request.index));
+        if let Some((tier, place)) = self.memory.tier.as_ref().zip(place) {
+            tier.check_shard(&place, false)?;
+        }
         let service = Arc::clone(self);
         let given = request.map.as_ref().map(|map| (map.epoch, map.group.clone()));
         // Slow work: the keys of all items are checked.
         blocking(move || {
             let Service { group, tables, changes, .. } = &*service;
-            group.set(request, service.server_id(), tables.all(), changes, false)
+            group.set(request, service.server_id(), tables.all(), changes, None)
         })
         .await?;
         if let Some((epoch, group)) = given {
@@ -199,6 +204,13 @@ impl Service {
         }
         Ok(())
     }
+}
+
+/// The place of the shard with an index.
+pub(crate) fn place_in(map: &ShardMap, index: i32) -> Option<ShardIdentity> {
+    let num_shards = u32::try_from(map.shards.len()).ok()?;
+    let index = u32::try_from(index).ok()?;
+    Some(ShardIdentity { group: map.group.clone(), index, num_shards })
 }
 
 /// Slots that a shard owns or has owned.

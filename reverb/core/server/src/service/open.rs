@@ -226,7 +226,8 @@ fn recover(
         held.take_name(&which.root, name, progress)?;
     }
     options.checkpoints.held = Arc::new(held.into());
-    let all = tier.recover(tables, progress.cancelled())?.unwrap_or_else(|| tables.to_vec());
+    let recovered = tier.recover(tables, options.shard.as_ref(), progress.cancelled())?;
+    let all = recovered.unwrap_or_else(|| tables.to_vec());
     Ok(GivenBack { all, is_loaded: true })
 }
 

@@ -30,7 +30,6 @@ use crate::service::calls::{Answer as _, CallContext};
 use crate::service::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::service::done::{Done, DoneGuard};
 use crate::service::drain::Drain;
-use crate::service::group::Group;
 use crate::service::http_port::HttpPort;
 use crate::service::limits::Limits;
 use crate::service::local::{self, Address};
@@ -88,6 +87,9 @@ pub struct ShardOptions {
     /// True if its rate limiters start closed and wait for windows from a coordinator. Other shards
     /// may already have all the room, so a shard must not start with a part of it.
     pub is_coordinated: bool,
+    /// True if the group runs already, and gives the server its map: it may have another size than
+    /// in this one.
+    pub rejoins: bool,
 }
 
 /// Serves tables, over gRPC and to callers in this process, until it is stopped or dropped.
@@ -117,7 +119,9 @@ impl Server {
     ) -> Result<Self> {
         let never = &AtomicBool::new(false);
         let tier = Tier::open(options, runtime, never)?;
-        let recovered = tier.as_ref().map_or(Ok(None), |tier| tier.recover(&tables, never))?;
+        let recovered = tier
+            .as_ref()
+            .map_or(Ok(None), |tier| tier.recover(&tables, options.shard.as_ref(), never))?;
         Self::start_with(recovered.unwrap_or(tables), options, tier, runtime)
     }
 
@@ -154,7 +158,7 @@ impl Server {
             started_at: SystemTime::now(),
             timeline,
             long_waits: LongWaits::default(),
-            group: Group::default(),
+            group: Arc::default(),
             writer_places: WriterPlaces::default(),
             changes: Arc::default(),
             call_gate,
@@ -174,7 +178,7 @@ impl Server {
             service.join_group(shard)?;
         }
         if let Some(tier) = &service.memory.tier {
-            tier.begin(&service.memory, service.tables.all())?;
+            tier.begin(&service.memory, service.tables.all(), &service.group)?;
         }
         service.memory.make_room();
         // A shard's tables depend on the bounds of the group.

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use reverb_base::process::generation;
 use reverb_base::{Error, Result, StoreState};
-use reverb_data::{Chunk, SampleOptions, Sampled, ServerAccount};
+use reverb_data::{Chunk, SampleOptions, Sampled, ServerAccount, ShardIdentity};
 use reverb_engine::Table;
 use reverb_files::{Disk, SystemDisk};
 use reverb_store::{Committed, Journal, Note, Store};
@@ -44,8 +44,9 @@ use sweep::{Sweep, SweepSignal};
 
 use crate::observe::diagnosis::{FullServer, JournalFacts};
 use crate::observe::status::{nanoseconds, number};
+use crate::service::group::{Group, place_in};
 use crate::service::memory::Memory;
-use crate::service::server::ServerOptions;
+use crate::service::server::{ServerOptions, ShardOptions};
 
 /// Number of batches of which no item can be read back before a request fails.
 pub(crate) const MAX_LOST_BATCHES: usize = 16;
@@ -174,13 +175,20 @@ impl Tier {
     ///
     /// # Errors
     ///
-    /// Those of [`Filling`](reverb_checkpoint::Filling); `DataLoss` if an item cannot be read. No
-    /// table has changed then.
+    /// Those of [`Filling`](reverb_checkpoint::Filling); `DataLoss` if an item cannot be read;
+    /// `FailedPrecondition` if the items are of another place in a group. No table has changed
+    /// then.
     pub(crate) fn recover(
         &self,
         tables: &[Arc<Table>],
+        shard: Option<&ShardOptions>,
         cancelled: &AtomicBool,
     ) -> Result<Option<Vec<Arc<Table>>>> {
+        if let Some(options) = shard.filter(|options| !options.rejoins)
+            && let Some(place) = place_in(&options.map, options.index)
+        {
+            self.check_shard(&place, true)?;
+        }
         let restore_settings = self.options.journal.is_some_and(|it| it.restore_settings);
         let about = format!("store {}", self.options.path.display());
         let filled = self.recovery.lock().fill(tables, restore_settings, &about, cancelled)?;
@@ -194,6 +202,47 @@ impl Tier {
             return Err(error);
         }
         Ok(Some(tables))
+    }
+
+    /// Checks that the items that the journal gave back are of this place in a group. The number of
+    /// shards counts only where a group begins: one that runs may have grown.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if they are of another place.
+    pub(crate) fn check_shard(&self, place: &ShardIdentity, begins: bool) -> Result<()> {
+        let recovery = self.recovery.lock();
+        let Some(known) = recovery.shard() else { return Ok(()) };
+        let is_same = (&known.group, known.index) == (&place.group, place.index);
+        if is_same && (!begins || known.num_shards == place.num_shards) {
+            return Ok(());
+        }
+        let of_group = |it: &ShardIdentity| {
+            if known.group == place.group {
+                String::new()
+            } else {
+                format!(" of group {:?}", it.group)
+            }
+        };
+        let (which, way_out) = if is_same {
+            let way_out = format!(
+                "start the group as it was, save a checkpoint, then: reverb reshard --shards {}",
+                place.num_shards
+            );
+            ("one".to_owned(), way_out)
+        } else {
+            let way_out = "give each shard the directory that it had, or a new one";
+            (format!("shard {}", place.index), way_out.to_owned())
+        };
+        Err(Error::failed_precondition(format!(
+            "store {} belongs to shard {} of {}{}, this is {which} of {}{}: {way_out}",
+            self.path().display(),
+            known.index,
+            known.num_shards,
+            of_group(known),
+            place.num_shards,
+            of_group(place),
+        )))
     }
 
     /// The moment to which the tables in the directory belong; `None` if there was no journal.
@@ -237,14 +286,19 @@ impl Tier {
     /// # Errors
     ///
     /// `ResourceExhausted` if no thread can be started.
-    pub(crate) fn begin(&self, memory: &Arc<Memory>, tables: &[Arc<Table>]) -> Result<()> {
+    pub(crate) fn begin(
+        &self,
+        memory: &Arc<Memory>,
+        tables: &[Arc<Table>],
+        group: &Arc<Group>,
+    ) -> Result<()> {
         self.begin_sweep(memory, tables)?;
         let Some((commits, options)) = self.files.journal().zip(self.options.journal) else {
             return Ok(());
         };
         let recovery = self.recovery.lock();
         let recorder = Recorder::new(tables, recovery.numbers());
-        commits.begin(tables, recorder, recovery.done().is_some())?;
+        commits.begin(tables, group, recorder, recovery.done().is_some())?;
         for table in tables {
             table.record_changes(options.max_lag());
         }

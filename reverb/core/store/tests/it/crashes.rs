@@ -42,6 +42,7 @@ pub(crate) enum Step {
         table: usize,
     },
     Note,
+    Join,
     /// Payloads are written before a commit.
     Write,
     Commit,
@@ -82,6 +83,7 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => table.clone().prop_map(|table| Step::Reset { table }),
         1 => table.prop_map(|table| Step::Settings { table }),
         1 => Just(Step::Note),
+        1 => Just(Step::Join),
         1 => Just(Step::Write),
         12 => Just(Step::Commit),
         2 => Just(Step::BeginBase),
@@ -244,6 +246,7 @@ impl History {
             Step::Reset { table } => self.tables.reset(table),
             Step::Settings { table } => self.tables.tables[table].settings += 1,
             Step::Note => self.tables.note(b"a note".to_vec()),
+            Step::Join => self.tables.join(),
             Step::Write => {
                 let chunks: Vec<Chunk> = self.tables.chunks().cloned().collect();
                 let written = self.journal().write(&chunks);

@@ -7,7 +7,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rand::rngs::SmallRng;
 use rand::{RngCore, SeedableRng};
-use reverb_data::{Chunk, ChunkBuilder, DType, HeadsCache, SequenceRange, Tensor, TensorData};
+use reverb_data::{
+    Chunk, ChunkBuilder, DType, HeadsCache, SequenceRange, ShardIdentity, Tensor, TensorData,
+};
 use reverb_store::{Changes, Items, Note, Recovered, TableChanges};
 
 /// A chunk whose content follows from its key. It is made once, as histories have the same keys.
@@ -85,6 +87,7 @@ type SeenItem = (u64, Vec<u64>, Values);
 pub(crate) struct Seen {
     pub(crate) tables: Vec<SeenTable>,
     pub(crate) notes: Vec<Note>,
+    pub(crate) shard: Option<ShardIdentity>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -110,6 +113,8 @@ pub(crate) struct Tables {
     pub(crate) tables: Vec<Table>,
     notes: Vec<Note>,
     new_notes: Vec<Note>,
+    /// The place in a group.
+    shard: Option<ShardIdentity>,
     /// What the last commit that began has.
     recorded: Seen,
     next: u64,
@@ -159,6 +164,13 @@ impl Tables {
         self.notes.drain(..num_notes.saturating_sub(16));
     }
 
+    /// A new map of a group.
+    pub(crate) fn join(&mut self) {
+        self.next += 1;
+        let (group, num_shards) = ("replay".to_owned(), self.next as u32);
+        self.shard = Some(ShardIdentity { group, index: 1, num_shards });
+    }
+
     pub(crate) fn chunks(&self) -> impl Iterator<Item = &Chunk> {
         let items = self.tables.iter().flat_map(|table| table.items.values());
         items.flat_map(|item| &item.chunks)
@@ -175,15 +187,18 @@ impl Tables {
             counters: table.counters.to_le_bytes().to_vec(),
             items: table.items.iter().map(|(key, item)| (*key, item.seen())).collect(),
         });
-        Seen { tables: tables.collect(), notes: self.notes.clone() }
+        Seen { tables: tables.collect(), notes: self.notes.clone(), shard: self.shard.clone() }
     }
 
     /// Begins a commit: what has changed since the last one, net.
     pub(crate) fn take_changes(&mut self) -> (Changes, Seen) {
         let seen = self.seen();
         let before = std::mem::replace(&mut self.recorded, seen.clone());
-        let mut changes =
-            Changes { notes: std::mem::take(&mut self.new_notes), ..Changes::default() };
+        let mut changes = Changes {
+            notes: std::mem::take(&mut self.new_notes),
+            shard: self.shard.clone().filter(|_| before.shard != self.shard),
+            ..Changes::default()
+        };
         for (number, table) in self.tables.iter_mut().enumerate() {
             let mut before = before.tables.get(number).cloned().unwrap_or_default();
             let now = &seen.tables[number];
@@ -229,8 +244,9 @@ impl Tables {
 
     /// The tables that a journal gives back, and what is compared of them.
     pub(crate) fn recovered(recovered: &Recovered, next: u64) -> (Self, Seen) {
-        let mut tables = Self { notes: recovered.notes.clone(), ..Self::new(next) };
-        let mut seen = Seen { tables: Vec::new(), notes: recovered.notes.clone() };
+        let (notes, shard) = (recovered.notes.clone(), recovered.shard.clone());
+        let mut tables = Self { notes: notes.clone(), shard: shard.clone(), ..Self::new(next) };
+        let mut seen = Seen { tables: Vec::new(), notes, shard };
         for found in &recovered.tables {
             let number = found.number as usize;
             let mut items = BTreeMap::new();

@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 
 use super::committer::{BaseWriter, Committer};
 use super::record::Recorder;
+use crate::service::group::Group;
 
 /// Least time between two commits that somebody asked for.
 const MIN_INTERVAL: Duration = Duration::from_millis(20);
@@ -231,12 +232,13 @@ impl Commits {
     pub(crate) fn begin(
         self: &Arc<Self>,
         tables: &[Arc<Table>],
+        group: &Arc<Group>,
         recorder: Recorder,
         wants_base: bool,
     ) -> Result<()> {
         let journal = self.state.lock().journal.take();
         let Some(journal) = journal else { return Ok(()) };
-        let committer = Committer::new(self, journal, tables, recorder, wants_base);
+        let committer = Committer::new(self, journal, tables, group, recorder, wants_base);
         let thread = std::thread::Builder::new().name("reverb-journal".to_owned());
         let thread = thread.spawn(move || committer.run()).map_err(|error| {
             Error::resource_exhausted(format!("Store: cannot start a thread: {error}."))

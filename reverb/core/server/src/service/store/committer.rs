@@ -12,6 +12,7 @@ use reverb_store::{Changes, Committed, Journal, TableChanges};
 
 use super::commits::{Commits, Waiting};
 use super::record::{Recorder, put_item};
+use crate::service::group::Group;
 
 /// Bytes of entries at which a commit is made at once.
 const MAX_ENTRY_BYTES: usize = 64 << 20;
@@ -34,6 +35,8 @@ pub(super) struct Committer {
     commits: Arc<Commits>,
     journal: Journal,
     tables: Vec<Arc<Table>>,
+    /// The group of the server, whose place in it is recorded.
+    group: Arc<Group>,
     recorder: Recorder,
     wants_base: bool,
     /// When the last commit was taken.
@@ -48,15 +51,17 @@ impl Committer {
         commits: &Arc<Commits>,
         journal: Journal,
         tables: &[Arc<Table>],
+        group: &Arc<Group>,
         recorder: Recorder,
         wants_base: bool,
     ) -> Self {
-        let (commits, tables) = (Arc::clone(commits), tables.to_vec());
+        let (commits, tables, group) = (Arc::clone(commits), tables.to_vec(), Arc::clone(group));
         let began_at = Instant::now();
         Self {
             commits,
             journal,
             tables,
+            group,
             recorder,
             wants_base,
             began_at,
@@ -132,9 +137,13 @@ impl Committer {
         self.wants_base |= self.recorder.counts_more_times(commit);
         let notes = waiting.iter_mut().filter_map(|it| it.note.take()).collect();
         let (tables, taken_at) = (self.recorder.record(commit), Some(commit.taken_at));
-        let changes = Changes { tables, taken_at, notes, moved };
+        // Read after the commit was taken, so items of a new place come with it or later.
+        let place = self.group.stored_place();
+        let shard = place.filter(|place| self.journal.shard() != Some(place));
+        let changes = Changes { tables, taken_at, notes, moved, shard };
         let is_empty = changes.tables.is_empty()
             && changes.notes.is_empty()
+            && changes.shard.is_none()
             && changes.moved.is_empty()
             && !self.journal.has_dead_files();
         let unchanged = || Committed { at: commit.taken_at, ..self.commits.status().last };

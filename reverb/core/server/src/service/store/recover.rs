@@ -11,6 +11,7 @@ use reverb_base::error::grouped;
 use reverb_base::figures::seconds;
 use reverb_base::{Error, ErrorKind, Result};
 use reverb_checkpoint::{FillOptions, Filling};
+use reverb_data::ShardIdentity;
 use reverb_engine::Table;
 use reverb_store::{Note, Recovered, check_not_cancelled};
 
@@ -23,6 +24,8 @@ pub(crate) struct Recovery {
     recovered: Option<Recovered>,
     /// Numbers of the tables in its records.
     numbers: BTreeMap<String, u32>,
+    /// The place in a group that the items belong to, if there are any.
+    shard: Option<ShardIdentity>,
     began_at: Option<Instant>,
     done: Option<Done>,
 }
@@ -52,8 +55,10 @@ pub(crate) struct Done {
 
 impl Recovery {
     pub(crate) fn new(recovered: Recovered, began_at: Instant) -> Self {
+        let has_items = recovered.tables.iter().any(|table| !table.items.is_empty());
+        let shard = recovered.shard.clone().filter(|_| has_items);
         let (recovered, began_at) = (Some(recovered), Some(began_at));
-        Self { recovered, began_at, ..Self::default() }
+        Self { recovered, shard, began_at, ..Self::default() }
     }
 
     /// The moment to which the tables belong, if there was a journal.
@@ -68,6 +73,10 @@ impl Recovery {
 
     pub(crate) fn done(&self) -> Option<&Done> {
         self.done.as_ref()
+    }
+
+    pub(crate) fn shard(&self) -> Option<&ShardIdentity> {
+        self.shard.as_ref()
     }
 
     /// Fills tables; see `Tier::recover`.
@@ -89,7 +98,7 @@ impl Recovery {
         let (stored, numbers) = tables_of(&recovered).map_err(damaged)?;
         let options = FillOptions { restore_settings, keep_signatures: false };
         let mut filling = Filling::new(tables, &stored, options, about)?;
-        let Recovered { commit, at, tables: contents, notes, dropped_bytes } = recovered;
+        let Recovered { commit, at, tables: contents, notes, dropped_bytes, .. } = recovered;
         let mut num_items = 0;
         for (position, table) in contents.into_iter().enumerate() {
             for item in items_of(table.items).map_err(damaged)? {

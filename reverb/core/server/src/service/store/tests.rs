@@ -111,7 +111,7 @@ impl Stage {
         let tier = Tier::open_on(&options, Arc::new(disk.clone()), retry_after, &runtime, &never);
         let tier = tier.unwrap().unwrap();
         let tables: Vec<_> = tables.iter().map(|name| Table::new(config(name)).unwrap()).collect();
-        let tables = tier.recover(&tables, &never).unwrap().unwrap_or(tables);
+        let tables = tier.recover(&tables, None, &never).unwrap().unwrap_or(tables);
         let server =
             Server::start_with(tables, &options, Some(Arc::clone(&tier)), &runtime).unwrap();
         Self { server, tier, disk, directory }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shard of a group that saved a checkpoint, as recorded in it.
+//! A server's place in a group, as recorded in checkpoints and journals.
 
 use std::fmt::Write;
 use std::str::FromStr;
 
-/// The shard that a server was when it saved.
+/// The shard that a server was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardIdentity {
     /// Name of the group.
@@ -18,7 +18,7 @@ pub struct ShardIdentity {
 impl ShardIdentity {
     /// Formats it as one word: `INDEX/SHARDS/GROUP`, with the bytes of the name in hexadecimal
     /// digits.
-    pub(crate) fn to_word(&self) -> String {
+    pub fn to_word(&self) -> String {
         let mut word = format!("{}/{}/", self.index, self.num_shards);
         for byte in self.group.bytes() {
             // Writing to a string cannot fail.
