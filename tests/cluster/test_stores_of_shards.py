@@ -13,8 +13,21 @@ import reverb
 from reverb import command
 from reverb.cluster import Shard
 from reverb.cluster.directory import Directory
-from reverb.cluster.shard_calls import set_map
-from reverb.errors import FailedPreconditionError
+from reverb.cluster.shard_calls import move_items, set_map
+from reverb.errors import FailedPreconditionError, UnavailableError
+from support.programs import Program
+from support.waiting import Background, wait_until
+
+# It prints a line when it serves, and when its disk takes nothing any more.
+_SERVER = """
+    import resource, sys
+    from cluster.test_stores_of_shards import serve
+    server = serve(sys.argv[1], sync_interval_s=60)
+    print(server.port, flush=True)
+    for line in sys.stdin:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+        print("full", flush=True)
+"""
 
 
 def serve(directory, shard=None, checkpoints=None, **options):
@@ -123,3 +136,72 @@ def test_the_way_to_another_number_of_shards_leads_there(tmp_path):
         with serve(tmp_path / f"g-{index}", shard, new / f"shard-{index}") as server:
             found |= keys_of(server.localhost_client())
     assert found == keys
+
+
+# ---- Items that move -----------------------------------------------------------------------------
+
+
+class Process:
+    """A server with a store, in a process of its own."""
+
+    def __init__(self, directory):
+        self.program = Program(_SERVER, directory)
+        self.client = reverb.Client(f"localhost:{self.program.line()}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.client.close()
+        self.program.__exit__()
+
+
+def test_a_receiver_that_is_killed_before_it_answers(tmp_path):
+    with Process(tmp_path / "a") as source:
+        keys = fill(source.client, 100)
+        with Process(tmp_path / "b") as target:
+            target.program.tell()
+            assert target.program.line() == "full"
+            moving = Background(move_items, source.client, target.client, "t", [])
+            wait_until(lambda: target.client.status().store.state == "failing")
+            # It has all of them, and does not say so.
+            assert keys_of(target.client) == keys
+            assert moving.running
+            target.program.kill()
+            with pytest.raises(UnavailableError):
+                moving.result()
+        with Process(tmp_path / "b") as target:
+            assert keys_of(target.client) == set()
+            assert move_items(source.client, target.client, "t", []) == (100, 0)
+            assert keys_of(target.client) == keys
+
+
+def test_a_source_that_is_killed_before_it_deletes(tmp_path):
+    with Process(tmp_path / "b") as target, Process(tmp_path / "a") as source:
+        keys = fill(source.client, 100)
+        source.client.sync()
+        assert move_items(source.client, target.client, "t", []) == (100, 0)
+        # Both are killed. What was answered is on the disk of the receiver.
+        source.program.kill()
+        target.program.kill()
+    with Process(tmp_path / "a") as source, Process(tmp_path / "b") as target:
+        assert keys_of(target.client) == keys
+        assert move_items(source.client, target.client, "t", []) == (0, 100)
+        source.client.reset("t")
+        source.client.sync()
+        source.program.kill()
+        target.program.kill()
+    with Process(tmp_path / "a") as source, Process(tmp_path / "b") as target:
+        assert (keys_of(source.client), keys_of(target.client)) == (set(), keys)
+
+
+def test_a_shard_that_leaves_empties_its_store(tmp_path):
+    with serve(tmp_path / "a") as source, serve(tmp_path / "b") as target:
+        client = source.localhost_client()
+        keys = fill(client, 100)
+        client.sync()
+        move_items(client, target.localhost_client(), "t", [])
+        client.reset("t")
+    with serve(tmp_path / "a") as source, serve(tmp_path / "b") as target:
+        assert keys_of(source.localhost_client()) == set()
+        assert keys_of(target.localhost_client()) == keys

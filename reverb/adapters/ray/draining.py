@@ -40,7 +40,8 @@ def move_away(
 def end_when_streams_have(index: int, handle: Any) -> None:
     """Stops a shard when its streams have ended, or after some seconds."""
     with contextlib.suppress(ReverbError):
-        result_of(handle.stop.remote(_STREAMS_END_S), 2 * _STREAMS_END_S, f"shard {index}")
+        stopped = handle.stop.remote(_STREAMS_END_S, has_moved=True)
+        result_of(stopped, 2 * _STREAMS_END_S, f"shard {index}")
 
 
 def _wait_for_writers(name: str, handle: Any, wait_s: float) -> None:

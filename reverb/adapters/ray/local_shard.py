@@ -65,7 +65,7 @@ class LocalShard:
         # If the group does not answer now, it removes the silent shard later.
         with contextlib.suppress(ReverbError):
             ask_directory(name, "leave", self.index, timeout_s=_LEAVE_TIMEOUT_S)
-        self._life.stop()
+        self._life.stop(has_moved=move_items)
 
     def _give_items(self, name: str) -> None:
         heirs = ask_directory(name, "begin_drain", self.index, timeout_s=_TIMEOUT_S)

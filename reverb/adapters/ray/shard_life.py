@@ -263,13 +263,18 @@ class ShardLife:
         """Whether `stop` was called, or the directory has ended it."""
         return self._stopped.is_set()
 
-    def stop(self, drain_s: float = 0.0) -> None:
-        """Ends the thread and the server; waits at most `drain_s` until its streams have ended."""
+    def stop(self, drain_s: float = 0.0, *, has_moved: bool = False) -> None:
+        """Ends the thread and the server; waits at most `drain_s` until its streams have ended.
+
+        `has_moved`: others have its items, so that its store, opened again, must have none.
+        """
         self._stopped.set()
         with self._lock:
             server, self._server = self._server, None
             self._state = "stopped"
         if server is not None:
+            for table in server.server_info() if has_moved else ():
+                server.localhost_client().reset(table)
             server.stop(drain_s)
 
     @property

@@ -346,6 +346,18 @@ impl Tier {
         commits.sync(note).await
     }
 
+    /// Waits until all that has come so far is on disk; not at all without a journal.
+    ///
+    /// # Errors
+    ///
+    /// `Unavailable` if the server stops meanwhile and the disk fails.
+    pub(crate) async fn until_on_disk(&self) -> Result<()> {
+        match self.files.journal() {
+            Some(commits) => commits.sync(None).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// True if inserts have to wait because the files have nearly as many bytes as they may.
     pub(crate) fn is_full(&self) -> bool {
         self.files.journal().is_some_and(|commits| commits.status().is_full)

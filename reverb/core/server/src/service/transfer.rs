@@ -23,7 +23,7 @@ use crate::service::Service;
 use crate::service::caller::Caller;
 use crate::service::held_chunks::{HeldChunks, HoldingStream};
 use crate::service::insert_stream::{ITEMS_AT_ONCE, keep};
-use crate::service::memory::InsertGate;
+use crate::service::memory::{InsertGate, Memory};
 use crate::service::store::Adopter;
 
 /// A transfer. Holds the chunks that later items may refer to.
@@ -72,7 +72,7 @@ pub(crate) async fn run(
             biased;
             error = service.interrupted() => return Err(error),
             () = open.ended() => return Err(memory.ended()),
-            message = reader.next() => message?,
+            message = next(&mut reader, memory) => message?,
             () = responder.closed() => {
                 return Err(Error::cancelled("The caller cancelled the stream."));
             }
@@ -82,6 +82,18 @@ pub(crate) async fn run(
             None => return responder.send_now(Message::encode(&transfer.done)),
         }
     }
+}
+
+/// The next message. After the last one all items are on disk, because the source may delete them
+/// when it has the answer.
+async fn next(reader: &mut MessageReader, memory: &Memory) -> Result<Option<Bytes>> {
+    let message = reader.next().await?;
+    if message.is_none()
+        && let Some(tier) = &memory.tier
+    {
+        tier.until_on_disk().await?;
+    }
+    Ok(message)
 }
 
 impl Transfer<'_> {

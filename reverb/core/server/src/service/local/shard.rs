@@ -11,7 +11,7 @@ use reverb_wire::transport::BoxFuture;
 
 use super::{LocalService, LocalTransport};
 use crate::service::caller::Caller;
-use crate::service::store::LocalAdopter;
+use crate::service::store::{LocalAdopter, Tier};
 use crate::service::watch_stream::Watch;
 
 impl Shard for LocalTransport {
@@ -40,10 +40,11 @@ impl Shard for LocalTransport {
 
     fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>> {
         Box::pin(async {
-            let adopter = self.service.get_for_stream()?.memory.adopter_of_writer();
+            let memory = Arc::clone(&self.service.get_for_stream()?.memory);
             let sink = LocalTransferSink {
                 service: self.service.clone(),
-                adopter,
+                adopter: memory.adopter_of_writer(),
+                tier: memory.tier.clone(),
                 done: TransferResponse::default(),
                 failure: None,
             };
@@ -92,6 +93,7 @@ impl WatchStream for LocalWatchStream {
 struct LocalTransferSink {
     service: LocalService,
     adopter: LocalAdopter,
+    tier: Option<Arc<Tier>>,
     done: TransferResponse,
     /// Error that ended the transfer. Later calls return it again, as over the network.
     failure: Option<Error>,
@@ -131,6 +133,14 @@ impl TransferSink for LocalTransferSink {
     }
 
     fn finish(&mut self) -> BoxFuture<'_, Result<TransferResponse>> {
-        Box::pin(async { self.failure.clone().map_or(Ok(self.done), Err) })
+        Box::pin(async {
+            if let Some(error) = &self.failure {
+                return Err(error.clone());
+            }
+            if let Some(tier) = &self.tier {
+                tier.until_on_disk().await?;
+            }
+            Ok(self.done)
+        })
     }
 }

@@ -10,14 +10,15 @@ use rand::{RngCore as _, SeedableRng as _};
 use reverb_base::ErrorKind;
 use reverb_data::{
     Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, Shape,
-    TableConfig, Tensor, TensorData, TrajectoryBuilder,
+    StoredItem, TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 use reverb_engine::Removal;
 use reverb_files::{Errno, FailingDisk, Faults};
 use reverb_rpc::target::Loopback;
 use reverb_wire::GrpcTransport;
 use reverb_wire::generated::reverb::{StatusRequest, TableStatus};
-use reverb_wire::transport::{InsertBatch, SampleRequest, SampleStream, Transport};
+use reverb_wire::shard::Shard;
+use reverb_wire::transport::{InsertBatch, SampleRequest, SampleStream};
 use tempfile::TempDir;
 
 use super::*;
@@ -151,7 +152,7 @@ impl Stage {
     }
 
     /// The calls of a client in this process, or of another one.
-    fn transport(&self, is_local: bool) -> Arc<dyn Transport> {
+    fn transport(&self, is_local: bool) -> Arc<dyn Shard> {
         if is_local {
             return local_shard(Loopback::localhost(self.server.port())).unwrap();
         }
@@ -376,6 +377,49 @@ async fn a_journal_on_a_bad_disk_holds_inserts_back_and_loses_nothing() {
         a_fault_costs_nothing(|faults| faults.room = Some(300_000), "failing", full),
         a_fault_costs_nothing(|faults| faults.sync_error = Some(Errno::IO), "failing", broken),
     );
+}
+
+/// Items of another shard go on while the disk is behind, and are answered when it has them.
+async fn a_transfer_is_on_disk(is_local: bool) {
+    let stage = Stage::with_journal(tempfile::tempdir().unwrap(), RETRY_AFTER);
+    stage.disk.set(|faults| faults.write_error = Some(Errno::IO));
+    stage.insert("replay", 1..2).await;
+    until(|| (stage.store_status().lag_seconds > 2.0).then_some(())).await;
+    let mut sink = stage.transport(is_local).open_transfer().await.unwrap();
+    let items = (2..12).map(|key| {
+        let trajectory = batch("replay", key).items.swap_remove(0).trajectory;
+        let (priority, removal_priority) = (1.0, None);
+        StoredItem {
+            key,
+            priority,
+            removal_priority,
+            times_sampled: 0,
+            inserted_at_ns: 1,
+            trajectory,
+        }
+    });
+    sink.send(&"replay".into(), items.collect()).await.unwrap();
+    let waits = || {
+        let state = stage.tier.files.journal().unwrap().state.lock();
+        (stage.table(0).len() == 11 && !state.waiting.is_empty()).then_some(())
+    };
+    let mut answer = sink.finish();
+    tokio::select! {
+        answer = &mut answer => panic!("nothing is on disk: {answer:?}"),
+        () = until(waits) => {}
+    }
+    stage.disk.set(|faults| *faults = Faults::default());
+    assert_eq!(answer.await.unwrap().num_added, 10);
+    // What comes to the disk from now on is lost.
+    stage.disk.set(|faults| faults.write_error = Some(Errno::IO));
+    stage.insert("replay", 12..13).await;
+    drop(sink);
+    assert_eq!(stage.restart().table(0).len(), 11);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transfer_is_answered_when_it_is_on_disk() {
+    tokio::join!(a_transfer_is_on_disk(true), a_transfer_is_on_disk(false));
 }
 
 #[tokio::test(flavor = "multi_thread")]
