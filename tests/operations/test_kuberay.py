@@ -157,11 +157,18 @@ def test_the_parts_fit_together(sample, cluster):
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
     for name in ("head", "replay"):
         group = groups(cluster)[name]
-        (volume,) = group["template"]["spec"]["volumes"]
+        volume, *others = group["template"]["spec"]["volumes"]
         assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-        (mount,) = container_of(group)["volumeMounts"]
+        mount, *other_mounts = container_of(group)["volumeMounts"]
         assert mount == {"name": volume["name"], "mountPath": "/mnt/replay"}
     assert 'checkpoint_directory="/mnt/replay"' in sample
+    # Stores are on the disk of the node, which has room for one.
+    size = container_of(group)["resources"]["requests"]["ephemeral-storage"]
+    assert others == [{"name": "store", "emptyDir": {"sizeLimit": size}}]
+    assert other_mounts == [{"name": "store", "mountPath": "/mnt/store"}]
+    assert 'store_directory="/mnt/store"' in sample
+    limit = re.search(r'store_max_bytes="(\d+)GiB"', sample)[1]
+    assert int(limit) < int(size.removesuffix("Gi"))
     assert len({container_of(group)["image"] for group in groups(cluster).values()}) == 1
     replay = groups(cluster)["replay"]
     assert replay["replicas"] == replay["minReplicas"] == replay["maxReplicas"]
@@ -201,6 +208,6 @@ def test_the_program_in_it_fits_the_adapter(sample):
     source = (DEPLOY.parent / "reverb" / "adapters" / "ray" / "group.py").read_text()
     call = re.search(r"# {3}group = reverb_ray\.start\(\n(.*?)# {3}\)\n", sample, re.DOTALL)[1]
     arguments = re.findall(r"(\w+)=", call)
-    assert len(arguments) == 6
+    assert len(arguments) == 8
     for name in arguments:
         assert re.search(rf"^    {name}: ", source, re.MULTILINE), name

@@ -25,7 +25,7 @@ KUBERNETES = DEPLOY / "kubernetes"
 BASE = KUBERNETES / "base"
 TLS = KUBERNETES / "overlays" / "tls"
 GROUP = KUBERNETES / "overlays" / "group"
-STORE = KUBERNETES / "overlays" / "store"
+STORE = KUBERNETES / "components" / "store"
 POD_MONITOR = KUBERNETES / "components" / "pod-monitor"
 # The oldest release that the manifests are for, one between, and the newest that is known.
 RELEASES = ("1.25", "1.31", None)
@@ -158,17 +158,15 @@ def test_a_fault_in_a_manifest_is_found(workload):
         validate(bad, None)
 
 
-def options_of_the_overlay(directory=TLS):
-    """The arguments that an overlay adds, or that it has instead of those of the base."""
+def options_of_the_overlay(directory=TLS, instead_of=()):
+    """The arguments that an overlay adds, or has instead of those of the base of these flags."""
     patches = [it for it in read(directory / "arguments.yaml") if it["op"] != "test"]
     arguments = "/spec/template/spec/containers/0/args/"
     replaced = {it["path"] for it in patches if it["op"] == "replace"}
     assert {it["path"] for it in patches} == {f"{arguments}-"} | replaced
     before = container_of(read(BASE / "statefulset.yaml"))["args"]
-    for patch in patches:
-        if patch["op"] == "replace":
-            old = before[int(patch["path"].removeprefix(arguments))]
-            assert old.partition("=")[0] == patch["value"].partition("=")[0]
+    places = sorted(int(it.removeprefix(arguments)) for it in replaced)
+    assert tuple(before[it].partition("=")[0] for it in places) == instead_of
     return flags([it["value"] for it in patches])
 
 
@@ -233,36 +231,31 @@ def test_an_index_beyond_the_number_of_shards_is_found(workload, tmp_path):
         check(arguments(options | {"--shard-index": "2"}))
 
 
-def volume_of_the_store(workload):
-    (found,) = [
-        it for it in workload["spec"]["template"]["spec"]["volumes"] if it["name"] == "store"
-    ]
-    return found["emptyDir"]
+def with_store(before):
+    """Options with those of the component for a store, which has no checkpoint at the stop."""
+    added = options_of_the_overlay(STORE, ("--max-bytes", "--checkpoint-on-stop"))
+    return {flag: it for flag, it in before.items() if flag != "--checkpoint-on-stop"} | added
 
 
 def test_a_store_lies_on_a_disk_that_is_large_enough(workload, tmp_path):
-    options = options_of_the_overlay(STORE)
-    patch = read(STORE / "volume.yaml")
-    assert patch["metadata"]["name"] == workload["metadata"]["name"]
-    volume = volume_of_the_store(patch)
-    assert set(volume) == {"sizeLimit"}, "in memory it would save none"
-    gib = int(volume["sizeLimit"].removesuffix("Gi"))
+    before = options_of(workload, tmp_path)
+    options = with_store(before)
+    mount, claim = (it["value"] for it in read(STORE / "claim.yaml"))
+    assert mount["name"] == claim["metadata"]["name"] == "store"
+    gib = int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi"))
     assert parse_byte_size_on_disk("max_bytes", options["--store-max-bytes"]) < gib * 2**30
-    container = container_of(patch)
-    assert container["resources"]["requests"]["ephemeral-storage"] == volume["sizeLimit"]
-    (mount,) = container["volumeMounts"]
     path = pathlib.PurePath(options["--store"])
     assert str(path.parent) == mount["mountPath"], "a directory of its own in the volume"
-    before = options_of(workload, tmp_path)
     shares = [int(it["--max-bytes"].removesuffix("%")) for it in (options, before)]
     assert shares[0] < shares[1], "the page cache needs room"
 
 
 def test_the_command_with_a_store_is_one_that_the_server_takes(workload, tmp_path):
-    options = options_of_the_overlay(STORE)
+    options = with_store(options_of(workload, tmp_path))
     assert set(options) <= FLAGS
+    assert "--no-store-journal" not in options, "its tables survive the pod"
     options["--store"] = str(tmp_path / "store")
-    check(arguments(options_of(workload, tmp_path) | options))
+    check(arguments(options))
 
 
 @pytest.fixture(scope="module")
@@ -290,12 +283,10 @@ def build(tmp_path_factory):
     return build
 
 
-@pytest.mark.parametrize(
-    "directory", [BASE, TLS, GROUP, STORE], ids=["base", "tls", "group", "store"]
-)
+@pytest.mark.parametrize("directory", ["base", "overlays/tls", "overlays/group", "overlays/store"])
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_kustomize_makes_follows_its_schemas(build, directory, release):
-    made = build(directory)
+    made = build(KUBERNETES / directory)
     assert set(made) == {"ConfigMap", "Service", "StatefulSet", "PodDisruptionBudget"}
     for manifest in made.values():
         validate(manifest, release)
@@ -334,13 +325,25 @@ def test_kustomize_makes_a_group(build):
     assert workload["spec"]["volumeClaimTemplates"] == base["spec"]["volumeClaimTemplates"]
 
 
-def test_kustomize_adds_a_store(build):
-    workload = build(STORE)["StatefulSet"]
+@pytest.mark.parametrize("directory", ["base", "overlays/group"])
+def test_kustomize_adds_a_store(build, tmp_path, directory):
+    """To a single server, and to each shard of a group."""
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    (tmp_path / "kustomization.yaml").write_text(
+        f"resources: [kubernetes/{directory}]\ncomponents: [kubernetes/components/store]\n",
+        encoding="utf-8",
+    )
+    made, before = build(tmp_path), build(KUBERNETES / directory)["StatefulSet"]
+    workload = made["StatefulSet"]
+    for release in RELEASES:
+        validate(workload, release)
     container = container_of(workload)
-    of_base = container_of(read(BASE / "statefulset.yaml"))
-    assert flags(container["args"]) == flags(of_base["args"]) | options_of_the_overlay(STORE)
-    assert volume_of_the_store(workload) == volume_of_the_store(read(STORE / "volume.yaml"))
-    assert "/var/lib/reverb" in {it["mountPath"] for it in container["volumeMounts"]}
+    assert flags(container["args"]) == with_store(flags(container_of(before)["args"]))
+    mount, claim = (it["value"] for it in read(STORE / "claim.yaml"))
+    assert container["volumeMounts"] == [*container_of(before)["volumeMounts"], mount]
+    assert workload["spec"]["volumeClaimTemplates"][-1] == claim
+    if directory == "base":
+        assert made == build(KUBERNETES / "overlays" / "store")
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,12 @@ class RayCluster:
     def add_node(self, **options):
         return self._cluster.add_node(**self._arguments, **options)
 
-    def remove_node(self, node):
-        """Ends a node on the spot, as a machine that loses its power."""
-        self._cluster.remove_node(node, allow_graceful=False)
+    def remove_node(self, node, *, is_told=False):
+        """Ends a node on the spot, as a machine that loses its power, which Ray notices after 15 s.
+
+        If Ray `is_told`, it notices at once.
+        """
+        self._cluster.remove_node(node, allow_graceful=is_told)
 
     def stop(self):
         self._cluster.shutdown()

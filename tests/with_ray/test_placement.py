@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which node gets which shard, by tables of nodes; and beside a program that uses a cluster."""
 
+import re
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
 import ray
 
 from reverb.adapters.ray.placement import Node, has_room_when_idle, nodes_of, place
-from reverb.errors import InvalidArgumentError, ResourceExhaustedError
+from reverb.adapters.ray.shard_stores import choose_indices, newest_stores
+from reverb.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+)
 from support.waiting import PATIENCE
 
 GIB = 2**30
@@ -55,6 +62,47 @@ def test_each_resource_of_a_shard_counts():
 def test_a_list_of_nodes_leaves_out_full_ones_of_it():
     nodes = [node("a", 0), node("b", 4), node("c", 4)]
     assert names(2, ["a", "b"], nodes) == ["b", "b"]
+
+
+def test_shards_go_to_the_nodes_with_their_stores():
+    nodes = [node("a", 8), node("b", 8), node("c", 1)]
+
+    def homes_of(*homes, placement="spread"):
+        places = place(3, placement, {"num_cpus": 1}, nodes, homes=homes)
+        return "".join(it.node_id for it in places)
+
+    assert homes_of("c", "b", "a") == "cba"
+    assert homes_of("c", "c", "c") == "cab", "there is room for one"
+    assert homes_of("", "a", "") == "bac"
+    # One that has none does not take the place of another.
+    assert homes_of("", "", "a", placement="per_node") == "bca"
+    assert homes_of("x", "abc", "abc") == "cab", "a disk that all share, and a node that is gone"
+
+
+def test_the_newest_store_of_a_shard_counts():
+    times = {"a": {0: 5, 1: 7}, "b": {0: 6}, "c": {1: 7, 3: 1}, "d": {}}
+    assert newest_stores(times) == {0: {"b"}, 1: {"a", "c"}, 3: {"c"}}
+
+
+@pytest.mark.parametrize(
+    ("num_shards", "stores", "saved", "indices"),
+    [
+        (2, (), (), [0, 1]),
+        (2, (), (0, 3), [0, 3]),
+        (2, (0, 2), (0, 1), [0, 2]),
+        (2, (1,), (0, 1), [0, 1]),
+        (3, (0, 1), (), [0, 1, 2]),
+        (2, (0, 1, 2), (0, 1), "would not have [2]"),
+        (3, (0, 5), (0, 1, 2), "would not have [5]"),
+    ],
+)
+def test_no_store_is_left_out(num_shards, stores, saved, indices):
+    settings = mock.Mock(num_shards=num_shards)
+    if isinstance(indices, list):
+        assert choose_indices(settings, stores, saved) == indices
+    else:
+        with pytest.raises(FailedPreconditionError, match=re.escape(indices)):
+            choose_indices(settings, stores, saved)
 
 
 def test_shards_that_take_nothing_go_anywhere():

@@ -17,8 +17,10 @@ from reverb.adapters.ray.group_saver import GroupSaver, SavingActor
 from reverb.adapters.ray.group_settings import GroupSettings
 from reverb.adapters.ray.group_status import GroupStatus
 from reverb.adapters.ray.names import DESCRIBE_TIMEOUT_S, POLL_S, shard_indices
+from reverb.adapters.ray.placement import nodes_of
 from reverb.adapters.ray.shard_facts import BEAT_S, Answer, Member, ShardFacts, status_of
 from reverb.adapters.ray.shard_processes import ShardProcesses
+from reverb.adapters.ray.shard_stores import choose_indices, find_stores
 from reverb.cluster.directory import Directory, parse_map
 from reverb.errors import (
     DeadlineExceededError,
@@ -29,6 +31,9 @@ from reverb.errors import (
 )
 
 __all__ = ["DirectoryActor"]
+
+# How long a stop waits for the last commits, which end after five seconds on a disk that hangs.
+_STOP_S = 10.0
 
 # A shard of `serve_here` that is silent for longer has ended with its process.
 _LOST_AFTER_S = 60.0
@@ -71,12 +76,14 @@ class DirectoryActor:
           DeadlineExceededError: If one does not start in time; the text names the missing ones.
         """
         settings = self._settings
-        checkpoint, start_points = self._saver.start_points()
-        indices = sorted(start_points) if checkpoint else range(settings.num_shards)
-        places = self._processes.find_nodes(settings.num_shards, timeout_s)
+        stores = find_stores(settings, nodes_of(ray.nodes(), {}))
+        checkpoint, start_points = self._saver.start_points(stores)
+        indices = choose_indices(settings, stores, checkpoint.parts if checkpoint else ())
+        homes = [stores.get(it, ()) for it in indices]
+        places = self._processes.find_nodes(settings.num_shards, timeout_s, homes=homes)
         with self._lock:
             self._directory.lay_out(indices)
-            if checkpoint is not None:
+            if checkpoint is not None and checkpoint.parts.keys() == set(indices):
                 self._directory.set_slots(checkpoint.slots)
                 self._directory.epoch = max(self._directory.epoch, checkpoint.epoch) + 1
             for index, where in zip(indices, places, strict=True):
@@ -373,10 +380,11 @@ class DirectoryActor:
                 indices = [self._directory.reserve() for _ in places]
                 total = len(self._directory.indices) + count
                 for index, where in zip(indices, places, strict=True):
-                    self._processes.start(index, total, where, None)
+                    self._processes.start(index, total, where, is_added=True)
             try:
                 self._wait_for(indices, timeout_s)
             except ReverbError:
+                self.stop_shards(indices, have_moved=True)
                 for index in indices:
                     self._end(index)
                 raise
@@ -430,6 +438,25 @@ class DirectoryActor:
                 if index in self._directory.indices:
                     self._directory.end_drain(index)
             self._push(wait=True)
+
+    def stop_shards(self, indices: Sequence[int] = (), *, have_moved: bool = False) -> None:
+        """Stops servers that have stores, by default all: their stores have all that was confirmed.
+
+        If their items `have_moved`, their stores are deleted.
+        """
+        self._wait_until_ready()
+        if self._settings.stores is None:
+            return
+        handles = self._processes.among(indices or self._members)
+        calls = [handle.stop.remote(has_moved=have_moved) for handle in handles.values()]
+        _, late = ray.wait(calls, num_returns=len(calls), timeout=_STOP_S)
+        if late:
+            _logger.warning(
+                "group '%s': %d shards did not stop within %g s; they end as if they had crashed",
+                self._settings.name,
+                len(late),
+                _STOP_S,
+            )
 
     def _address_of(self, index: int) -> str:
         """The address of one shard alone, for clients."""

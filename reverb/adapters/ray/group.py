@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts groups of replay servers on a Ray cluster, and finds them again."""
 
+import contextlib
 import math
 import operator
 import os
@@ -27,7 +28,12 @@ from reverb.adapters.ray.names import (
     shard_name,
 )
 from reverb.adapters.ray.placement import check_placement, default_num_shards, nodes_of
-from reverb.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from reverb.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    ReverbError,
+    UnavailableError,
+)
 from reverb.shown_text import shown
 
 __all__ = ["Group", "connect", "get_group", "start"]
@@ -148,6 +154,8 @@ class Group:
     def stop(self, *, checkpoint: bool = False) -> None:
         """Ends the group: all its servers, and the directory.
 
+        Stores have all that was confirmed; the next group of this name starts with it.
+
         Args:
           checkpoint: Whether to save the group first. If that fails, the group is not stopped.
 
@@ -156,6 +164,8 @@ class Group:
         """
         if checkpoint:
             self.checkpoint()
+        with contextlib.suppress(ReverbError):  # It may have ended before.
+            self._ask("stop_shards", timeout_s=_RESTART_S)
         _end(self.name)
 
     def _ask(
@@ -184,6 +194,8 @@ def start(
     checkpoint_directory: str | os.PathLike[str] | None = None,
     checkpoint_interval_s: float | None = None,
     keep_latest: int = 1,
+    store_directory: str | os.PathLike[str] | None = None,
+    store_max_bytes: int | str | None = None,
     resources_per_shard: Mapping[str, Any] | None = None,
     base_port: int | None = None,
     server_options: Mapping[str, Any] | None = None,
@@ -193,9 +205,12 @@ def start(
     """Starts a group of replay servers on the Ray cluster that this process is connected to.
 
     Blocks until all shards serve. The group stays when the program ends; `Group.stop` ends it. Ray
-    restarts a shard that dies, and it loads its own latest checkpoint.
+    restarts a shard that dies. On its node it has its tables from its store; without one, or on
+    another node, from its own latest checkpoint.
 
-    If `checkpoint_directory` holds a checkpoint of the group, the group starts from the latest one.
+    A group starts with the stores that the last one of its name has left on the nodes: a shard goes
+    to the node with the newest store of it. Shards without a store start from the latest checkpoint
+    of the group in `checkpoint_directory`.
 
     Args:
       make_tables: Makes the tables, with sizes and rate limiters of the whole group. Called once in
@@ -209,10 +224,16 @@ def start(
         nodes that have this resource of Ray. A list of ids of nodes: evenly over these. A shard
         restarts on its node if that is alive, else on another.
       checkpoint_directory: Absolute path of a directory that all nodes share under this path.
-        `None`: nothing is saved, and a shard that dies restarts empty.
+        `None`: nothing is saved, and a shard that dies restarts with its store, or empty.
       checkpoint_interval_s: Interval of saves of the group, in seconds; `None`: `Group.checkpoint`
         only.
       keep_latest: Number of checkpoints of the group to keep, at least 1.
+      store_directory: Absolute path of a directory on a local disk of each node, made if it is
+        missing. Shard `i` keeps a `reverb.Store` in `<store_directory>/<name>-<i>`. If its process
+        dies, at most two seconds' worth of confirmed inserts are lost. `None`: no stores.
+      store_max_bytes: Size of the store of each shard on disk, for example "200GiB"; the shards of
+        a node need the sum. Tables larger than memory need `max_bytes` in `server_options`, too.
+        `None`: the size of the file system less 5 %, for nodes with one shard.
       resources_per_shard: Resources that Ray reserves for each shard: `num_cpus` (default: 1),
         `memory` in bytes, `resources`.
       base_port: Shard `i` listens on port `base_port + i`; `None`: any free port, which a shard
@@ -225,8 +246,9 @@ def start(
     Raises:
       InvalidArgumentError: If an argument is out of its range, or if the tables differ between
         shards; the text names shard, table and field.
-      FailedPreconditionError: If there is a group of this name, if a shard cannot start (the text
-        names it), or if the checkpoint was saved by another number of shards.
+      FailedPreconditionError: If there is a group of this name, if a shard cannot start, for
+        example because its store cannot be used (the text names shard and node), or if the
+        checkpoint or the stores are of another number of shards.
       DataLossError: If a part of the checkpoint is missing; the text names shard and path.
       ResourceExhaustedError: If the nodes have no room for so many shards; for resources that
         others use, it waits ten seconds first. The text says what is missing on which node.
@@ -260,7 +282,18 @@ def start(
         raise InvalidArgumentError(
             "checkpoint_interval_s needs checkpoint_directory, got checkpoint_directory=None"
         )
+    if store_max_bytes is not None and store_directory is None:
+        raise InvalidArgumentError(
+            f"store_max_bytes needs store_directory, got {store_max_bytes!r} with "
+            "store_directory=None"
+        )
+    stores = _absolute("store_directory", store_directory)
     server_options = dict(server_options or {})
+    if "store" in server_options:
+        raise InvalidArgumentError(
+            "server_options must not have 'store', which all shards would share: use "
+            "store_directory, where each shard has a store of its own"
+        )
     settings = GroupSettings(
         name=name,
         run=uuid.uuid4().hex[:12],
@@ -268,9 +301,10 @@ def start(
         num_shards=num_shards,
         placement=placement if isinstance(placement, str) else list(placement),
         resources={"num_cpus": 1} | dict(resources_per_shard or {}),
-        checkpoint_directory=_checkpoint_directory(checkpoint_directory),
+        checkpoint_directory=_absolute("checkpoint_directory", checkpoint_directory),
         checkpoint_interval_s=checkpoint_interval_s,
         keep_latest=operator.index(keep_latest),
+        stores=reverb.Store(stores, max_bytes=store_max_bytes) if stores else None,
         base_port=base_port,
         server_options=server_options,
         scheme="shards:///" if server_options.get("tls") is None else "shards+grpcs:///",
@@ -362,12 +396,12 @@ def _end(name: str) -> None:
             continue
 
 
-def _checkpoint_directory(path: str | os.PathLike[str] | None) -> str:
+def _absolute(argument: str, path: str | os.PathLike[str] | None) -> str:
     if path is None:
         return ""
     if not pathlib.PurePath(path).is_absolute():
         raise InvalidArgumentError(
-            f"checkpoint_directory must be an absolute path, the same on all nodes, got {path!r}"
+            f"{argument} must be an absolute path, the same on all nodes, got {path!r}"
         )
     return os.fspath(path)
 

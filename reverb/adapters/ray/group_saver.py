@@ -5,7 +5,7 @@ import contextlib
 import logging
 import pathlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from reverb import cluster
@@ -40,9 +40,11 @@ class GroupSaver:
         self.latest_error: str | None = None
 
     def start_points(
-        self,
+        self, stores: Collection[int]
     ) -> tuple[group_checkpoint.GroupCheckpoint | None, Mapping[int, pathlib.Path]]:
         """Prepares the directory; returns the latest checkpoint, and the part for each shard.
+
+        Its number of shards does not matter if all shards have `stores`, which win over it.
 
         Raises:
           FailedPreconditionError: If the checkpoint was saved by another number of shards, or by
@@ -59,7 +61,7 @@ class GroupSaver:
         (root / MARKER.format(name=settings.name, run=settings.run)).touch()
         checkpoint = group_checkpoint.latest(root, settings.name)
         if checkpoint is not None:
-            if len(checkpoint.parts) != settings.num_shards:
+            if settings.num_shards not in (len(checkpoint.parts), len(stores)):
                 raise FailedPreconditionError(
                     f"{checkpoint.path} was saved by {len(checkpoint.parts)} shards, and "
                     f"num_shards is {settings.num_shards}: start as many, or make a checkpoint for "

@@ -2,9 +2,11 @@
 """Settings of a group. Ray keeps them, and passes them to actors that it restarts."""
 
 import dataclasses
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import reverb
 from reverb.adapters.ray.engine import ray
 
 
@@ -22,6 +24,7 @@ class GroupSettings:
       checkpoint_directory: Directory of checkpoints; empty if nothing is saved.
       checkpoint_interval_s: Time between saves of the group; `None`: only on request.
       keep_latest: Number of checkpoints of the group to keep.
+      stores: A store whose directory has those of all shards of a node; `None`: there are none.
       base_port: Shard `i` listens on `base_port + i`; `None`: any free port.
       server_options: More arguments of each `reverb.Server`.
       scheme: Prefix of the group's address for clients.
@@ -37,6 +40,7 @@ class GroupSettings:
     checkpoint_directory: str
     checkpoint_interval_s: float | None
     keep_latest: int
+    stores: reverb.Store | None
     base_port: int | None
     server_options: Mapping[str, Any]
     scheme: str
@@ -45,6 +49,13 @@ class GroupSettings:
     def make_tables(self) -> list[Any]:
         """Makes the program's tables, with sizes and limiters of the whole group."""
         return list(ray.cloudpickle.loads(self.pickled_tables)())
+
+    def store(self, index: int) -> reverb.Store | None:
+        """Returns the store of a shard."""
+        if self.stores is None:
+            return None
+        path = pathlib.Path(self.stores.path, f"{self.name}-{index}")
+        return dataclasses.replace(self.stores, path=path)
 
     @staticmethod
     def pickle_tables(make_tables: Callable[[], Sequence[Any]]) -> bytes:
@@ -62,6 +73,7 @@ class ShardSettings:
       num_shards: Number of shards when this one started, itself included.
       checkpoint_name: Name under which it saves; a new shard with an old index has a new name.
       start_from: The checkpoint to load if the shard itself has saved none.
+      is_added: Whether it joins a group that runs, and has nothing of its own.
     """
 
     group: GroupSettings
@@ -69,3 +81,4 @@ class ShardSettings:
     num_shards: int
     checkpoint_name: str
     start_from: str | None
+    is_added: bool = False

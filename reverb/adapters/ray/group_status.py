@@ -22,7 +22,8 @@ class ShardStatus:
       is_draining: Whether it is about to leave.
       last_seen_s: Seconds since its last message.
       sizes: Number of items of each table.
-      restored_from: The checkpoint that it loaded; `None`: it started empty.
+      restored_from: The checkpoint that it loaded, or the store that it had; `None`: it started
+        empty.
       sees_directory: Whether it sees the checkpoint directory of the group; `False`: it has its own
         disk, so the group cannot be saved.
       is_actor: Whether Ray restarts it; a shard of `serve_here` ends with its process.

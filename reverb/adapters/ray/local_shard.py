@@ -90,8 +90,8 @@ def serve_here(name: str, make_tables: Callable[[], Sequence[reverb.Table]]) -> 
     A learner that samples from it needs no socket and copies nothing. Blocks until the shard is in
     the map of the group; from then on writers insert into it too.
 
-    Ray does not restart it. If its process ends, its items are lost, and the group removes it from
-    the map after a minute.
+    Ray does not restart it, and it has no store. If its process ends, its items are lost, and the
+    group removes it from the map after a minute.
 
     Args:
       name: Name of the group.
@@ -125,5 +125,9 @@ def serve_here(name: str, make_tables: Callable[[], Sequence[reverb.Table]]) -> 
 
 def _with_tables(group: GroupSettings, make_tables: Callable[[], Sequence[Any]]) -> GroupSettings:
     return dataclasses.replace(
-        group, pickled_tables=GroupSettings.pickle_tables(make_tables), base_port=None
+        group,
+        pickled_tables=GroupSettings.pickle_tables(make_tables),
+        base_port=None,
+        # No other process would find it: the index of the shard is never used again.
+        stores=None,
     )

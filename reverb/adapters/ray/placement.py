@@ -2,7 +2,7 @@
 """Chooses nodes of a Ray cluster for shards."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from reverb.errors import InvalidArgumentError, ResourceExhaustedError
@@ -99,11 +99,13 @@ def place(
     resources: Mapping[str, Any],
     nodes: Sequence[Node],
     taken: Sequence[str] = (),
+    homes: Sequence[Collection[str]] = (),
 ) -> list[ShardNode]:
     """Chooses a node for each of `count` shards, among those with room for it now.
 
-    The node with the fewest shards of the group gets the next one; among several, the node with the
-    most free resources. `taken` are the nodes of the existing shards, once for each shard.
+    A shard goes to a node of its `homes`, which have its store. Otherwise the node with the fewest
+    shards of the group gets the next one; among several, the node with the most free resources.
+    `taken` are the nodes of the existing shards, once for each shard.
 
     Raises:
       InvalidArgumentError: If a node of the list is not alive, or if `per_node` has fewer nodes
@@ -125,8 +127,9 @@ def place(
         )
     wanted = _wanted(options)
     free = {node.node_id: dict(node.free) for node in candidates}
-    places: list[ShardNode] = []
-    for _ in range(count):
+    homes = homes or [()] * count
+    places: dict[int, ShardNode] = {}
+    for shard in sorted(range(count), key=lambda it: free.keys().isdisjoint(homes[it])):
         room = {node_id: _num_that_fit(left, wanted) for node_id, left in free.items()}
         open_nodes = [
             it for it in candidates if room[it.node_id] >= 1 and not (one_each and load[it.node_id])
@@ -134,12 +137,15 @@ def place(
         if not open_nodes:
             short = [it for it in candidates if not (one_each and load[it.node_id])]
             raise ResourceExhaustedError(_no_room(count, len(places), wanted, short, free))
-        node = min(open_nodes, key=lambda it: (load[it.node_id], -room[it.node_id]))
+        node = min(
+            open_nodes,
+            key=lambda it: (it.node_id not in homes[shard], load[it.node_id], -room[it.node_id]),
+        )
         load[node.node_id] += 1
         for name, amount in wanted.items():
             free[node.node_id][name] -= amount
-        places.append(ShardNode(node.node_id, options))
-    return places
+        places[shard] = ShardNode(node.node_id, options)
+    return [places[it] for it in range(count)]
 
 
 def has_room_when_idle(

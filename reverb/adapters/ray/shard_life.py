@@ -15,6 +15,7 @@ from reverb.adapters.ray.engine import ray
 from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.names import ask_directory
 from reverb.adapters.ray.shard_facts import BEAT_S, Answer, ShardFacts
+from reverb.adapters.ray.shard_stores import files_of
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import OWN_EPOCH, parse_map, slots_as_values
 from reverb.cluster.shard_calls import map_of, move_items, server_id_of, set_map
@@ -73,6 +74,8 @@ class ShardLife:
         # The directory counts the starts and sends the number, because a restarted directory has to
         # ask the shards for it.
         self._num_starts = 2 if is_actor and context.was_current_actor_reconstructed else 1
+        self._is_added = settings.is_added and self._num_starts == 1
+        self._store = settings.group.store(settings.index)
         self._node_id = context.get_node_id()
         self._host = _as_host(ray.util.get_node_ip_address())
 
@@ -99,9 +102,13 @@ class ShardLife:
         self._last_address = self._find_last_address()
         tables = self.settings.group.make_tables()
         serialized = serialize_tables(tables)
+        self._check_store()
         server = self._make_server(tables)
         client = server.localhost_client()
         restored_from = client.checkpoint_status().restored_from
+        status = client.status().store
+        if self._store is not None and status is not None and status.recovered is not None:
+            restored_from = str(self._store.path)
         server_id = server_id_of(client)
         with self._lock:
             self._tables = serialized
@@ -111,14 +118,17 @@ class ShardLife:
             self._address = f"{self._host}:{server.port}"
             self._restored_from = restored_from
             self._state, self._error = "serving", None
-        if self._last_address and self._root and restored_from is None:
+        kept = [] if self._store is None else [f"no store of it in {self._store.path}"]
+        if self._root:
+            saved = group_checkpoint.shard_directory(self._root, self.settings.index)
+            kept.append(f"no checkpoint of it in {saved}")
+        if self._last_address and kept and restored_from is None:
             _logger.warning(
-                "shard %d of group '%s' came back empty on node %s: there is no checkpoint of it "
-                "in %s",
+                "shard %d of group '%s' came back empty on node %s: there is %s",
                 self.settings.index,
                 self.settings.group.name,
                 self._node_id,
-                group_checkpoint.shard_directory(self._root, self.settings.index),
+                " and ".join(kept),
             )
 
     def run(self) -> None:
@@ -266,7 +276,7 @@ class ShardLife:
     def stop(self, drain_s: float = 0.0, *, has_moved: bool = False) -> None:
         """Ends the thread and the server; waits at most `drain_s` until its streams have ended.
 
-        `has_moved`: others have its items, so that its store, opened again, must have none.
+        `has_moved`: others have its items, so its store is emptied and deleted.
         """
         self._stopped.set()
         with self._lock:
@@ -276,10 +286,21 @@ class ShardLife:
             for table in server.server_info() if has_moved else ():
                 server.localhost_client().reset(table)
             server.stop(drain_s)
+        if has_moved and self._store is not None and not self._is_added:
+            for file in files_of(self._store.path):
+                file.unlink(missing_ok=True)
 
     @property
     def _root(self) -> str:
         return self.settings.group.checkpoint_directory
+
+    def _check_store(self) -> None:
+        if self._is_added and self._store is not None and files_of(self._store.path):
+            raise FailedPreconditionError(
+                f"{self._store.path} has the store of a shard {self.settings.index} of an earlier "
+                "group: move it away, or start the group with as many shards as that one had"
+            )
+        self._is_added = False  # From now on what is there is its own.
 
     def _make_server(self, tables: list[reverb.Table]) -> reverb.Server:
         settings = self.settings
@@ -306,7 +327,8 @@ class ShardLife:
             settings.num_shards,
             settings.group.name,
             is_coordinated=True,
-            rejoins=self._num_starts > 1,
+            # The map has the index of a shard that is greater because others have left.
+            rejoins=self._num_starts > 1 or settings.index >= settings.num_shards,
         )
         port, unix_path = self._wanted_port(), self._unix_path()
         attempts = [(port, unix_path), (port, None)]
@@ -321,6 +343,7 @@ class ShardLife:
                     checkpointer,
                     shard=shard,
                     unix_path=unix_path,
+                    store=self._store,
                     **settings.group.server_options,
                 )
             except InvalidArgumentError as error:

@@ -5,7 +5,7 @@ import contextlib
 import pathlib
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from reverb.adapters.ray.engine import free_resources, ray
@@ -32,12 +32,16 @@ class ShardProcesses:
         self._handles: dict[int, Any] = {}
 
     def find_nodes(
-        self, count: int, timeout_s: float, taken: Sequence[str] = ()
+        self,
+        count: int,
+        timeout_s: float,
+        taken: Sequence[str] = (),
+        homes: Sequence[Collection[str]] = (),
     ) -> list[ShardNode]:
         """Chooses nodes that have room now for `count` more shards.
 
-        Waits for room for some seconds, if there would be any on an idle cluster. `taken` as in
-        `place`.
+        Waits for room for some seconds, if there would be any on an idle cluster. `taken` and
+        `homes` as in `place`.
 
         Raises:
           InvalidArgumentError: As `place`.
@@ -49,14 +53,20 @@ class ShardProcesses:
         while True:
             nodes = nodes_of(ray.nodes(), free_resources())
             try:
-                return place(*wanted, nodes, taken)
+                return place(*wanted, nodes, taken, homes)
             except ResourceExhaustedError as error:
                 if time.monotonic() > deadline or not has_room_when_idle(*wanted, nodes):
                     raise ResourceExhaustedError(f"group '{settings.name}': {error}") from None
             time.sleep(_ROOM_POLL_S)
 
     def start(
-        self, index: int, num_shards: int, where: ShardNode, start_from: pathlib.Path | None
+        self,
+        index: int,
+        num_shards: int,
+        where: ShardNode,
+        start_from: pathlib.Path | None = None,
+        *,
+        is_added: bool = False,
     ) -> None:
         """Starts the actor of a shard; does not wait for it."""
         name = self._settings.name
@@ -69,6 +79,7 @@ class ShardProcesses:
             num_shards=num_shards,
             checkpoint_name=f"{name}.{index}.{born}",
             start_from=None if start_from is None else str(start_from),
+            is_added=is_added,
         )
         affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         self._handles[index] = (
