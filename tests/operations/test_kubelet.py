@@ -25,9 +25,10 @@ from support.wire.raw_http2 import Http2
 
 pytest.importorskip("yaml", reason="PyYAML, which reads the manifest, is missing")
 
-from support.kubelet import KILLED, Kubelet, Pod, read
+from support.kubelet import KILLED, Kubelet, Pod, read, with_arguments
 
 BASE = DEPLOY / "kubernetes" / "base"
+STORE = DEPLOY / "kubernetes" / "components" / "store"
 FEW_WRITERS = ("insert_batch:replay", "trajectory_writer:replay", "late_flush:replay")
 LEARNERS = ("learner:replay", "one_by_one:replay")
 # All but those that need a table `queue`.
@@ -52,6 +53,7 @@ def run(tmp_path):
             paths = {
                 "/etc/reverb/server.textproto": config,
                 "/var/lib/reverb": tmp_path / "checkpoints",
+                "/var/lib/reverb-store/replay": tmp_path / "store",
             }
             ports = dict(zip(("grpc", "http"), free_ports(2), strict=True))
             return stack.enter_context(contextlib.closing(Kubelet(pod, ports, paths)))
@@ -143,6 +145,23 @@ def test_a_restart_of_the_pod_loses_nothing_and_shows_no_error(pod, run):
         assert b'reverb_table_items{table="replay"} 0' in answer.read()
     restart_under_load(kubelet, FEW_WRITERS, LEARNERS)
     assert kubelet.restarts == 0
+
+
+def test_a_store_is_back_after_a_crash_and_after_a_stop(run, tmp_path):
+    kubelet = run(Pod.of(with_arguments(BASE, STORE)).hurried(10))
+    kubelet.wait_until_ready()
+    insert(kubelet, 50)
+    client_of(kubelet).sync()
+    os.kill(kubelet.pid, signal.SIGKILL)
+    assert kubelet.ended() == KILLED
+    kubelet.start_again()
+    kubelet.wait_until_ready()
+    insert(kubelet, 7)
+    assert kubelet.stop()[0] == 0
+    assert not list((tmp_path / "checkpoints").glob("20*")), "a stop loses nothing without one"
+    kubelet.start_again()
+    kubelet.wait_until_ready()
+    assert values(kubelet) == [*range(50), *range(7)]
 
 
 @pytest.mark.slow

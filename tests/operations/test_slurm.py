@@ -84,7 +84,7 @@ def neighbours() -> list[int]:
 class Job:
     """A job on two nodes, both of which are this machine."""
 
-    def __init__(self, directory: pathlib.Path, config: str = CONFIG) -> None:
+    def __init__(self, directory: pathlib.Path, config: str = CONFIG, **variables: str) -> None:
         self._log = directory / "steps"
         self._log.touch()
         programs = directory / "bin"
@@ -107,6 +107,7 @@ class Job:
             "SLURM_SUBMIT_DIR": str(directory),
             "SLURM_CPUS_PER_TASK": "3",
             "REPLAY_PORT": str(self.ports[0]),
+            **variables,
         }
         self.process = subprocess.Popen(
             ["bash", str(SCRIPT)],
@@ -235,11 +236,16 @@ def test_a_job_is_a_group_and_the_next_one_has_its_items(start, tmp_path):
     wait_until(lambda: values(client) == list(range(16)))
 
 
-def test_a_server_that_crashes_starts_again_with_its_checkpoint(start):
-    job = start()
+@pytest.mark.parametrize("has_store", [False, True])
+def test_a_server_that_crashes_starts_again(start, tmp_path, has_store):
+    store = {"REPLAY_STORE": str(tmp_path / "local disk")} if has_store else {}
+    job = start(**store)
     client = reverb.Client(job.address(), connect_timeout_s=DEADLINE_S)
     insert(client, 16)
-    client.checkpoint()
+    if has_store:
+        client.sync()
+    else:
+        client.checkpoint()
     crashed = job.steps()[0]
     os.kill(crashed["pid"], signal.SIGKILL)
     wait_until(lambda: len(job.steps()) == 3)

@@ -126,6 +126,19 @@ def shard(base: pathlib.Path, overlay: pathlib.Path) -> dict[str, Any]:
     return workload
 
 
+def with_arguments(base: pathlib.Path, component: pathlib.Path) -> dict[str, Any]:
+    """Reads the workload of the base with the arguments that a component changes and adds."""
+    workload = read(base / "statefulset.yaml")
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    for patch in read(component / "arguments.yaml"):
+        place = patch["path"].rpartition("/")[2]
+        if patch["op"] == "add":
+            container["args"].append(patch["value"])
+        elif patch["op"] == "replace":
+            container["args"][int(place)] = patch["value"]
+    return workload
+
+
 class Kubelet:
     """Runs a pod.
 
