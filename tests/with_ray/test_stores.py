@@ -216,7 +216,6 @@ def test_another_number_of_shards_goes_by_a_checkpoint(start_group, tmp_path, ro
     assert group.status().sizes == {"table": 60}
 
 
-@pytest.mark.xfail(strict=True, reason="a store does not know of which shard it is")
 def test_stores_of_fewer_shards_are_refused(start_group, tmp_path):
     options = {"store_directory": tmp_path / "stores"}
     group = start_group(num_shards=1, **options)
