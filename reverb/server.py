@@ -157,7 +157,8 @@ class Server:
             `tables` then have the sizes and rate limiters of the whole group; the server makes its
             parts of them and leaves the arguments unchanged. A checkpoint must be of these parts.
             `None`: the server is no shard, until a group takes it.
-          store: A directory on disk for data that does not fit into `max_bytes`; needs `max_bytes`.
+          store: A directory on disk, from which the tables come back after a crash, and which has
+            data that does not fit into `max_bytes`. Without a journal it needs `max_bytes`.
             `None`: all data stays in memory.
 
         Raises:

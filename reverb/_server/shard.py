@@ -5,7 +5,6 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from reverb._server.split_table import check_index, split_table
 from reverb._server.table import Table
@@ -109,21 +108,20 @@ class Shard:
             for table in tables
         ]
 
-    def place(self, tables: Sequence[Table], found: Any = None) -> ShardPlace:
+    def place(self, tables: Sequence[Table], found: bytes | None = None) -> ShardPlace:
         """Returns the map of the group: the shards in order, with equal parts of the slots.
 
         Args:
           tables: Those of the whole group.
-          found: The `ShardMap` of the others, if the group was changed. It becomes that of this
-            server, with its own address.
+          found: The serialized `ShardMap` of the others, if the group was changed. It becomes that
+            of this server, with its own address.
         """
         addresses = [] if self.address is None else shard_addresses(self.address)
         if len(addresses) != self.num_shards:
             # These are only for finding the group; they do not belong to the shards in order.
             addresses = [""] * self.num_shards
         if found is not None:
-            message = protos.ShardMap()
-            message.CopyFrom(found)
+            message = protos.ShardMap.FromString(found)
             for it in message.shards:
                 if it.index == self.index:
                     it.address, it.server_id = addresses[self.index], 0

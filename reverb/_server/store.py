@@ -11,10 +11,27 @@ from reverb._checks.byte_sizes import parse_byte_size_on_disk
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import hidden, shows_no_token
 
-__all__ = ["MAX_SYNC_INTERVAL_S", "MIN_SYNC_INTERVAL_S", "Store"]
+__all__ = ["MAX_SYNC_INTERVAL_S", "MIN_SYNC_INTERVAL_S", "Store", "parse_store_bytes"]
 
 MIN_SYNC_INTERVAL_S = 0.1
 MAX_SYNC_INTERVAL_S = 60
+
+
+# Eight data files of the smallest size, as the core checks too.
+_MIN_BYTES = 64 << 20
+
+
+def parse_store_bytes(name: str, size: int | str | None) -> int | None:
+    """Returns the size of a store's files in bytes.
+
+    Raises:
+      InvalidArgumentError: If it is no size, or less than 64 MiB.
+      TypeError: If it has the wrong type.
+    """
+    parsed = parse_byte_size_on_disk(name, size)
+    if parsed is not None and parsed < _MIN_BYTES:
+        raise InvalidArgumentError(f"{name} must be at least 64 MiB, got {parsed:,} bytes")
+    return parsed
 
 
 @shows_no_token
@@ -45,9 +62,9 @@ class Store:
     Attributes:
       path: A directory of its own, on a local disk; made if it is missing. One server at a time can
         use it. `~` is the home directory.
-      max_bytes: Size of all its files: bytes, or a size such as "200GiB". At the limit, tables
-        evict items, or let inserts wait (`when_full`). `None`: the size of the file system less
-        5 %.
+      max_bytes: Size of all its files, at least 64 MiB: bytes, or a size such as "200GiB". At the
+        limit, tables evict items, or let inserts wait (`when_full`). `None`: the size of the file
+        system less 5 %.
       journal: Whether the tables outlive a crash of the server. `False` needs `max_bytes` of the
         server, and its files are deleted at the next start.
       sync_interval_s: Time between two commits of the journal, in seconds, from 0.1 to 60. A crash
@@ -56,8 +73,8 @@ class Store:
         `DefaultCheckpointer`. Otherwise those in code win, and each difference is logged.
 
     Raises:
-      InvalidArgumentError: If the path is empty or has a zero byte, if `max_bytes` is below 1 or
-        not a size, or if `sync_interval_s` is out of range. Whether the directory can be used is
+      InvalidArgumentError: If the path is empty or has a zero byte, if `max_bytes` is below 64 MiB
+        or not a size, or if `sync_interval_s` is out of range. Whether the directory can be used is
         checked when the server starts.
       TypeError: If an attribute has the wrong type.
     """
@@ -74,7 +91,7 @@ class Store:
     def __post_init__(self) -> None:
         path = as_path("Store.path", hidden(self.path), of="directory")
         object.__setattr__(self, "path", absolute_path(path))
-        size = parse_byte_size_on_disk("Store.max_bytes", hidden(self.max_bytes))
+        size = parse_store_bytes("Store.max_bytes", hidden(self.max_bytes))
         object.__setattr__(self, "max_bytes", size)
         for name in ("journal", "restore_settings"):
             if not isinstance(getattr(self, name), bool):

@@ -5,7 +5,6 @@ import concurrent.futures
 import logging
 import socket
 from collections.abc import Sequence
-from typing import Any
 
 from reverb._server.shard import OWN_EPOCH, Shard, shard_addresses
 from reverb._server.table import Table, arguments_of
@@ -24,7 +23,7 @@ _TIMEOUT_S = 2.0
 _MAX_THREADS = 16
 
 
-def changed_map(shard: Shard) -> Any:
+def changed_map(shard: Shard) -> bytes | None:
     """Returns the newest map of the other shards, if clients have changed the group's settings.
 
     Settings of a group belong to the group, so a shard that starts again needs those of the others
@@ -32,7 +31,7 @@ def changed_map(shard: Shard) -> Any:
     environment.
 
     Returns:
-      A `ShardMap` message. `None` if no other shard runs, if nothing was changed since they
+      A serialized `ShardMap`. `None` if no other shard runs, if nothing was changed since they
       started, or if the address has not one place for each shard.
     """
     addresses = [] if shard.address is None else shard_addresses(shard.address)
@@ -47,16 +46,17 @@ def changed_map(shard: Shard) -> Any:
     done, _ = concurrent.futures.wait(asked, _TIMEOUT_S)
     # A thread that waits for a frozen shard ends by its own time limit.
     pool.shutdown(wait=False, cancel_futures=True)
-    maps = [it.result() for it in done if it.result() is not None]
+    maps = [protos.ShardMap.FromString(found) for it in done if (found := it.result())]
     maps = [
         it
         for it in maps
         if it.group == shard.group and len(it.shards) == shard.num_shards and it.epoch > OWN_EPOCH
     ]
-    return max(maps, key=lambda it: it.epoch, default=None)
+    newest = max(maps, key=lambda it: it.epoch, default=None)
+    return None if newest is None else newest.SerializeToString()
 
 
-def _ask(scheme: str, address: str) -> Any:
+def _ask(scheme: str, address: str) -> bytes | None:
     """The map of a shard; `None` if it does not run or does not say it."""
     host, _, port = address.rpartition(":")
     try:
@@ -66,20 +66,22 @@ def _ask(scheme: str, address: str) -> Any:
         return None
     try:
         with Client(scheme + address, connect_timeout_s=_TIMEOUT_S) as client:
-            found = map_of(client)
+            return map_of(client)
     except ReverbError as error:
         _logger.warning("shard %s does not say which settings its group has: %s", address, error)
         return None
-    return None if found is None else protos.ShardMap.FromString(found)
 
 
-def with_settings(tables: Sequence[Table], shard_map: Any) -> list[Table]:
+def with_settings(tables: Sequence[Table], serialized_map: bytes) -> list[Table]:
     """Returns tables with the settings of a map. Logs each difference."""
-    given = {info.name: info for info in shard_map.tables}
+    given = {
+        it.name: it.SerializeToString() for it in protos.ShardMap.FromString(serialized_map).tables
+    }
     return [_with_settings(it, given[it.name]) if it.name in given else it for it in tables]
 
 
-def _with_settings(table: Table, info: Any) -> Table:
+def _with_settings(table: Table, serialized_info: bytes) -> Table:
+    info = protos.TableInfo.FromString(serialized_info)
     own, new = table.internal_settings, table.internal_settings
     take_numbers(new, info)
     new.sampler.CopyFrom(settings_of(info).sampler)

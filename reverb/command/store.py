@@ -66,8 +66,13 @@ def _check(arguments: argparse.Namespace) -> int:
     return _DAMAGED if report["is_damaged"] else 0
 
 
-def _repair(arguments: argparse.Namespace) -> None:
-    _examine(arguments, repairs=True)
+def _repair(arguments: argparse.Namespace) -> int:
+    report = _examine(arguments, repairs=True)
+    return int(report["is_damaged"] and not _has_items(report))
+
+
+def _has_items(report: dict[str, Any]) -> bool:
+    return any(table["num_items"] for table in report["tables"].values())
 
 
 def _examine(arguments: argparse.Namespace, *, repairs: bool) -> dict[str, Any]:
@@ -122,6 +127,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
 
 def _damage_lines(report: dict[str, Any]) -> list[str]:
     if not report["is_damaged"]:
+        if report["unfinished_bytes"]:
+            return ["It is whole, but for an unfinished commit, as a crash leaves it."]
         return ["It is whole."]
     lines = []
     if report["damage"] is not None:
@@ -144,4 +151,6 @@ def _damage_lines(report: dict[str, Any]) -> list[str]:
     if report["moved_to"] is None:
         return [*lines, f"Keep the rest by: reverb store repair {shlex.quote(report['store'])}"]
     moved_to = text.plain(report["moved_to"])
-    return [*lines, f"Repaired: a server can start. The logs and bases of before are in {moved_to}"]
+    kept = "" if _has_items(report) else ", without any item"
+    done = f"Repaired: a server can start{kept}. The logs and bases of before are in {moved_to}"
+    return [*lines, done]

@@ -13,11 +13,11 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from reverb._checks.byte_sizes import parse_byte_size_on_disk, parse_byte_size_or_share
+from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb._server.shard import check_group, shard_addresses
 from reverb._server.split_table import MAX_SHARDS
-from reverb._server.store import MAX_SYNC_INTERVAL_S, MIN_SYNC_INTERVAL_S
+from reverb._server.store import MAX_SYNC_INTERVAL_S, MIN_SYNC_INTERVAL_S, parse_store_bytes
 from reverb._server.tls import MAX_CONNECTION_AGE_S, MIN_CONNECTION_AGE_S
 from reverb.core import native, protos
 from reverb.errors import ReverbError
@@ -207,7 +207,7 @@ def _check_max_bytes(size: str) -> None:
 
 
 def _check_store_max_bytes(size: str) -> None:
-    parse_byte_size_on_disk("max_bytes", size)
+    parse_store_bytes("max_bytes", size)
 
 
 def _short(number: float) -> str:

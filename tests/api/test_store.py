@@ -16,7 +16,7 @@ def store(path="/scratch/replay", **options):
 
 @pytest.mark.parametrize(
     ("value", "size"),
-    [(None, None), (4096, 4096), ("200GiB", 200 * 2**30), ("1.5 MB", 1_500_000)],
+    [(None, None), (2**26, 2**26), ("200GiB", 200 * 2**30), ("1.5 GB", 1_500_000_000)],
 )
 def test_a_size_is_a_number_of_bytes(value, size):
     assert store(max_bytes=value).max_bytes == size
@@ -26,6 +26,7 @@ def test_a_size_is_a_number_of_bytes(value, size):
     ("value", "text"),
     [
         (0, "Store.max_bytes must be at least 1 or None, got 0"),
+        (4096, "Store.max_bytes must be at least 64 MiB, got 4,096 bytes"),
         (2**63, f"Store.max_bytes must be below 8 EiB, got {2**63}"),
         ("80%", 'Store.max_bytes must be a number of bytes or a size such as "12GiB", got "80%"'),
     ],

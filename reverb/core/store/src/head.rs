@@ -73,7 +73,7 @@ pub(crate) struct Head {
     pub(crate) major: u16,
     /// True for a file that is worthless once its process has ended.
     pub(crate) is_tier: bool,
-    /// True for a log that had its first frame, the last one of the log before, when it got its name.
+    /// True for a log that got its name with its first frame, the last one of the log before.
     pub(crate) begins_whole: bool,
     pub(crate) store: StoreId,
     pub(crate) number: u32,

@@ -518,9 +518,14 @@ impl Journal {
     /// Returns true if its files have nearly as many bytes as they may, so that inserts have to
     /// wait. What it is given is written nevertheless.
     pub fn is_full(&self) -> bool {
+        self.free_bytes().is_none()
+    }
+
+    /// Bytes that may come until it is full; `None` if it is.
+    pub fn free_bytes(&self) -> Option<u64> {
         // The next base has to have room too.
         let next = self.shared.counts.next_base_bytes.load(Relaxed);
-        self.shared.room() < self.shared.kept_back() + next
+        self.shared.room().checked_sub(self.shared.kept_back() + next)
     }
 
     /// Returns true if it is full, and only items that leave can free anything.

@@ -76,6 +76,17 @@ pub(super) struct State {
     pub(super) status: CommitStatus,
 }
 
+/// What gives a full journal room again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Relief {
+    /// The base that is made, or comes next.
+    Base,
+    /// One of the next commits, which delete files.
+    Commit,
+    /// Items that leave.
+    Removal,
+}
+
 /// What is known of the commits of a journal.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CommitStatus {
@@ -85,8 +96,8 @@ pub(crate) struct CommitStatus {
     pub(crate) last_base_at: Option<SystemTime>,
     /// True if the files have nearly as many bytes as they may.
     pub(crate) is_full: bool,
-    /// True if items have to leave for that: no base would free anything.
-    pub(crate) needs_room: bool,
+    /// What would help then.
+    pub(crate) relief: Relief,
     /// True while writes fail.
     pub(crate) is_failing: bool,
 }
@@ -103,7 +114,7 @@ impl Commits {
             last,
             last_base_at: None,
             is_full: false,
-            needs_room: false,
+            relief: Relief::Base,
             is_failing: false,
         };
         let state = State {

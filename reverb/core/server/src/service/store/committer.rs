@@ -10,7 +10,7 @@ use reverb_data::Chunk;
 use reverb_engine::{Commit, SnapshotCut, Table, TableCut};
 use reverb_store::{Changes, Committed, Journal, TableChanges};
 
-use super::commits::{Commits, Waiting};
+use super::commits::{Commits, Relief, Waiting};
 use super::record::{Recorder, put_item};
 use crate::service::group::Group;
 
@@ -42,6 +42,9 @@ pub(super) struct Committer {
     /// When the last commit was taken.
     began_at: Instant,
     base_failed_at: Option<Instant>,
+    /// Bytes of all tables when the last commit was taken, and what the journal had room for then.
+    bytes: u64,
+    free_bytes: Option<u64>,
     /// True after a commit was given up. Without it the next ones would make no whole state.
     has_lost: bool,
 }
@@ -66,6 +69,8 @@ impl Committer {
             wants_base,
             began_at,
             base_failed_at: None,
+            bytes: 0,
+            free_bytes: None,
             has_lost: false,
         }
     }
@@ -73,13 +78,20 @@ impl Committer {
     /// Works until the server stops.
     pub(super) fn run(mut self) {
         let commits = Arc::clone(&self.commits);
+        (self.bytes, self.free_bytes) = (self.table_bytes(), self.journal.free_bytes());
         while commits.wait(self.began_at, || self.has_much()) {
             self.commit();
             if self.wants_base || self.journal.wants_base() {
                 self.make_base(None);
             }
-            let needs_room = self.journal.needs_room();
-            commits.state.lock().status.needs_room = needs_room;
+            let relief = if self.journal.needs_room() {
+                Relief::Removal
+            } else if self.journal.is_full() && self.journal.has_dead_files() {
+                Relief::Commit
+            } else {
+                Relief::Base
+            };
+            commits.state.lock().status.relief = relief;
         }
         if self.commit() {
             if self.journal.log_bytes() > MAX_LOG_BYTES_AT_STOP {
@@ -97,9 +109,21 @@ impl Committer {
         commits.changed.notify_all();
     }
 
-    /// True if the entries of the tables take much memory.
+    /// True if the entries of the tables take much memory, or much of the room that there is.
     fn has_much(&self) -> bool {
-        self.tables.iter().map(|table| table.unsynced().bytes).sum::<usize>() > MAX_ENTRY_BYTES
+        if self.tables.iter().map(|table| table.unsynced().bytes).sum::<usize>() > MAX_ENTRY_BYTES {
+            return true;
+        }
+        let Some(free_bytes) = self.free_bytes else { return false };
+        let new_bytes = self.table_bytes().saturating_sub(self.bytes);
+        if new_bytes >= free_bytes {
+            self.commits.state.lock().status.is_full = true;
+        }
+        new_bytes > free_bytes / 2
+    }
+
+    fn table_bytes(&self) -> u64 {
+        self.tables.iter().map(|table| table.bytes()).sum()
     }
 
     /// Takes a commit and writes it. Returns false if the server stops before it is on disk.
@@ -108,6 +132,7 @@ impl Committer {
             return false;
         }
         let asked = self.take_asked();
+        self.bytes = self.table_bytes();
         let commit = Commit::take(&self.tables);
         self.write(&commit, asked)
     }
@@ -154,7 +179,8 @@ impl Committer {
         };
         drop(changes);
         self.tables.iter().for_each(|table| table.set_synced());
-        let is_full = self.journal.is_full();
+        self.free_bytes = self.journal.free_bytes();
+        let is_full = self.free_bytes.is_none();
         let mut state = self.commits.state.lock();
         state.status.last = committed;
         state.status.is_full = is_full;

@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use reverb_base::byte_size;
 use reverb_data::{Chunk, WhenFull};
 use reverb_engine::Table;
-use reverb_store::FilesToEmpty;
+use reverb_store::{FilesToEmpty, StoreStatus};
 
 use super::adopt::AllPairs;
+use super::commits::{CommitStatus, Relief};
 use super::files::Files;
 use crate::service::memory::Memory;
 
@@ -31,6 +33,9 @@ const BRIEF: Duration = Duration::from_millis(2);
 
 /// Items that are removed under one lock while the disk is full.
 const REMOVED_TOGETHER: usize = 64;
+
+/// Part of a table that is removed together, if that is more: a 128th.
+const PARTS_REMOVED: usize = 128;
 
 /// What the sweep and those who wait for it share.
 #[derive(Debug, Default)]
@@ -247,15 +252,32 @@ impl Sweep {
     /// next commit has to be on disk before it is known what that has freed.
     fn make_room_in_journal(&self) {
         let Some(commits) = self.files.journal() else { return };
-        while commits.status().needs_room && !self.signal.is_stopped() {
+        let mut has_said = false;
+        while !self.signal.is_stopped() {
             self.empty_files();
-            let before = commits.status().last.commit;
+            let CommitStatus { last, relief, .. } = commits.status();
             // Garbage first: what lives beside it is moved with the next commit.
-            let may_go_on = commits.is_moving() || self.remove_items_of_full_disk();
-            if !may_go_on || !commits.want(0) {
+            let is_better = match relief {
+                Relief::Base => false,
+                Relief::Commit => true,
+                Relief::Removal => commits.is_moving() || self.remove_items_of_full_disk(),
+            };
+            if !is_better {
                 return;
             }
-            while commits.status().last.commit == before && !commits.status().is_failing {
+            if relief == Relief::Removal && !std::mem::replace(&mut has_said, true) {
+                let StoreStatus { path, max_bytes, .. } = commits.store_status();
+                tracing::warn!(
+                    "store {}: its files have nearly as many bytes as they may ({}), so tables \
+                     with when_full=\"remove\" give up items",
+                    path.display(),
+                    byte_size::describe(max_bytes)
+                );
+            }
+            if !commits.want(0) {
+                return;
+            }
+            while commits.status().last == last && !commits.status().is_failing {
                 if !self.signal.rest(BRIEF) {
                     return;
                 }
@@ -278,6 +300,9 @@ impl Sweep {
             table.config().memory.when_full == WhenFull::Remove && on_disk(table) > 0
         };
         let largest = self.tables.iter().filter(may_remove).max_by_key(|table| on_disk(table));
-        largest.is_some_and(|table| table.evict(REMOVED_TOGETHER, u64::MAX).items > 0)
+        largest.is_some_and(|table| {
+            let few = REMOVED_TOGETHER.max(table.len() / PARTS_REMOVED);
+            table.evict(few, u64::MAX).items > 0
+        })
     }
 }
