@@ -133,8 +133,9 @@ def test_why_tells_long_waits(server, capsys):
     wait_until(lambda: command.main(arguments) == 3)
 
 
+@pytest.mark.parametrize("reader", ["batches", "sample_batch"])
 @pytest.mark.parametrize("make_table", [table, lambda name: reverb.Table.queue(name, 9)])
-def test_a_reader_of_a_group_waits_for_all_shards(make_table):
+def test_a_reader_of_a_group_waits_for_all_shards(make_table, reader):
     """Nobody has what it asks for, or even nobody anything."""
     with contextlib.ExitStack() as stack:
         servers = [reverb.Server([make_table("t")], host="127.0.0.1") for _ in range(2)]
@@ -143,10 +144,12 @@ def test_a_reader_of_a_group_waits_for_all_shards(make_table):
                 server.localhost_client().insert(np.zeros(3), {"t": 1.0})
         address = "shards:///" + ",".join(f"127.1:{server.port}" for server in servers)
         client = reverb.Client(address, connect_timeout_s=0.2)
-        stack.enter_context(waiting(READERS["batches"], client, "t"))
+        stack.enter_context(waiting(READERS[reader], client, "t"))
         for server in servers:
             stack.callback(server.stop)
         wait_until(lambda: oldest_wait_s(client, "t") > LONG_IN_GROUP_S)
+        why = ["why", address, "--longer-than", str(LONG_IN_GROUP_S)]
+        wait_until(lambda: command.main(why) == 3)
 
 
 def test_a_reader_that_got_its_batch_begins_at_zero():

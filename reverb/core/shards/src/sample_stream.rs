@@ -37,6 +37,10 @@ use shard_stream::{Part, Request, ShardStream};
 
 /// Time that a shard of an ordered table gets before others are asked too.
 const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
+/// The same after a long wait, which a shard shows except between two requests.
+const STARVED_PATIENCE: Duration = Duration::from_millis(500);
+/// Share of a wait for which a shard without items is asked at once.
+const PATIENCE_SHARE: u32 = 20;
 /// Time limit for other tables: the shard's items may have left since it reported its mass.
 const SHARD_PATIENCE: Duration = Duration::from_secs(2);
 /// Wait of the caller from which on a shard is asked again and again although no shard has items.
@@ -266,7 +270,8 @@ impl GroupSampleStream {
         let patience = match self.is_parked_at(i) {
             true if self.can_withdraw() => None,
             false if self.sampling == GroupSampling::Ordered || is_doubtful => {
-                Some(ORDERED_PATIENCE)
+                let share = self.waits_since.elapsed() / PATIENCE_SHARE;
+                Some(share.clamp(ORDERED_PATIENCE, STARVED_PATIENCE))
             }
             _ => Some(SHARD_PATIENCE),
         };
