@@ -190,6 +190,16 @@ def test_a_full_server_is_named():
             sentence = client.diagnose("replay").sentence
             assert sentence.startswith("Inserts wait for memory: the server holds 15.")
             assert "of 16.0 MiB (max_bytes)" in sentence
+
+            def inserting():
+                return client.status().tables["replay"].inserting
+
+            wait_until(lambda: (inserting().oldest_wait_s or 0.0) > 1)
+            held = inserting()
+            assert (held.waiting, held.reason) == (1, sentence)
+            assert held.blocked_s >= 1
+            why = ["why", client.server_address, "--longer-than", "1"]
+            assert command.main(why) == 3
             server.stop()
 
 

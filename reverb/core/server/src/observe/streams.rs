@@ -61,6 +61,27 @@ pub(crate) struct Streams {
     open: Mutex<HashMap<u64, Arc<Stream>>>,
     next_number: AtomicU64,
     counts: [AtomicUsize; 3],
+    held: Arc<HeldInserts>,
+}
+
+/// Insert streams that wait for memory, by the table of their last item, if it is known.
+#[derive(Debug, Default)]
+struct HeldInserts(Mutex<HashMap<Option<Arc<str>>, Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    streams: usize,
+    since: Option<Instant>,
+    /// Earlier times in which at least one waited.
+    blocked: Duration,
+}
+
+/// A wait for memory, which ends on drop.
+#[derive(Debug)]
+struct MemoryWait {
+    held: Arc<HeldInserts>,
+    table: Option<Arc<str>>,
+    since: Instant,
 }
 
 /// An open stream.
@@ -79,16 +100,17 @@ pub(crate) struct Stream {
     state: Mutex<State>,
     /// Cached `State::memory_wait.is_some()`.
     waits_for_memory: AtomicBool,
+    held: Arc<HeldInserts>,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct State {
     table: Option<Arc<str>>,
     /// Tables of blocked items, including the last item's, if there are several.
     waiting_tables: Vec<Arc<str>>,
     wait: Option<(WaitsFor, Instant)>,
-    /// Start of a pause in reading for lack of memory.
-    memory_wait: Option<Instant>,
+    /// A pause in reading for lack of memory.
+    memory_wait: Option<MemoryWait>,
 }
 
 /// Largest number of blocked tables that are recorded for a stream.
@@ -114,6 +136,7 @@ impl Streams {
             items: AtomicU64::new(0),
             state: Mutex::default(),
             waits_for_memory: AtomicBool::new(false),
+            held: Arc::clone(&self.held),
         });
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
         self.open.lock().insert(stream.number, Arc::clone(&stream));
@@ -140,6 +163,16 @@ impl Streams {
         let mut all: Vec<_> = self.open.lock().values().cloned().collect();
         all.sort_unstable_by_key(|stream| stream.number);
         all
+    }
+
+    /// Time in which at least one stream with items of this table waited for memory.
+    pub(crate) fn blocked_by_memory(&self, table: &str) -> Duration {
+        let held = self.held.0.lock();
+        let of_table = held.iter().filter(|(name, _)| name.as_deref().is_none_or(|it| it == table));
+        let blocked = of_table.map(|(_, held)| {
+            held.blocked + held.since.map_or(Duration::ZERO, |since| since.elapsed())
+        });
+        blocked.sum()
     }
 }
 
@@ -205,8 +238,18 @@ impl Stream {
         // The lock is taken only on a change, because this is called for each part of a message.
         if self.waits_for_memory.load(Ordering::Relaxed) != waits {
             self.waits_for_memory.store(waits, Ordering::Relaxed);
-            self.state.lock().memory_wait = waits.then(Instant::now);
+            let wait = waits.then(|| MemoryWait::begin(&self.held, self.table()));
+            let ended = std::mem::replace(&mut self.state.lock().memory_wait, wait);
+            drop(ended);
         }
+    }
+
+    /// Length of the wait for memory of a stream that may have items of this table.
+    pub(crate) fn memory_wait(&self, table: &str) -> Option<Duration> {
+        let state = self.state.lock();
+        let wait = state.memory_wait.as_ref()?;
+        let is_of = wait.table.as_deref().is_none_or(|known| known == table);
+        is_of.then(|| wait.since.elapsed())
     }
 
     /// Runs a future, and counts its time as a wait, unless it is done at once. A large future
@@ -235,24 +278,52 @@ impl Stream {
     /// Reason of the current wait, and its length.
     pub(crate) fn wait(&self) -> Option<(WaitsFor, Duration)> {
         let State { wait, memory_wait, .. } = &*self.state.lock();
-        let wait = memory_wait.map(|since| (WaitsFor::Memory, since)).or(*wait);
+        let wait = memory_wait.as_ref().map(|wait| (WaitsFor::Memory, wait.since)).or(*wait);
         wait.map(|(waits_for, since)| (waits_for, since.elapsed()))
     }
 }
 
 /// Ends a wait on drop, even if the waiting future is dropped.
-struct Waiting<'a>(&'a Stream);
+struct Waiting<'a>(&'a Stream, WaitsFor);
 
 impl<'a> Waiting<'a> {
     fn begin(stream: &'a Stream, waits_for: WaitsFor, since: Instant) -> Self {
-        stream.set_wait_since(Some((waits_for, since)));
-        Self(stream)
+        match waits_for {
+            WaitsFor::Memory => stream.set_memory_wait(true),
+            _ => stream.set_wait_since(Some((waits_for, since))),
+        }
+        Self(stream, waits_for)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.set_wait(None);
+        match self.1 {
+            WaitsFor::Memory => self.0.set_memory_wait(false),
+            _ => self.0.set_wait(None),
+        }
+    }
+}
+
+impl MemoryWait {
+    fn begin(held: &Arc<HeldInserts>, table: Option<Arc<str>>) -> Self {
+        let since = Instant::now();
+        let mut tables = held.0.lock();
+        let of_table = tables.entry(table.clone()).or_default();
+        of_table.streams += 1;
+        of_table.since.get_or_insert(since);
+        Self { held: Arc::clone(held), table, since }
+    }
+}
+
+impl Drop for MemoryWait {
+    fn drop(&mut self) {
+        let mut tables = self.held.0.lock();
+        let Some(held) = tables.get_mut(&self.table) else { return };
+        held.streams -= 1;
+        if held.streams == 0 {
+            held.blocked += held.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+        }
     }
 }
 
@@ -328,6 +399,8 @@ mod tests {
             assert_eq!(second.waiting_tables(), [Arc::from("u"), Arc::from("v")]);
             second.set_memory_wait(true);
             assert_eq!(second.wait().unwrap().0, WaitsFor::Memory);
+            assert!(second.memory_wait("v").is_some() && second.memory_wait("u").is_none());
+            assert!(streams.blocked_by_memory("v") > streams.blocked_by_memory("u"));
             second.set_memory_wait(false);
             assert_eq!(second.wait().unwrap().0, WaitsFor::Table);
         };

@@ -114,6 +114,11 @@ impl HoldingStream {
         self.partial_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// True if a message waits to be read.
+    pub(crate) fn has_partial(&self) -> bool {
+        self.partial_bytes.load(Ordering::Relaxed) > 0
+    }
+
     /// Bytes that would be freed by ending the stream.
     fn bytes(&self) -> u64 {
         let partial = self.partial_bytes.load(Ordering::Relaxed);

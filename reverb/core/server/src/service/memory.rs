@@ -439,7 +439,11 @@ impl Gate for InsertGate {
             self.memory.make_room();
         }
         let is_full = self.memory.is_full();
-        if let Some(stream) = &self.listed {
+        // A writer that has sent nothing does not wait. What it has sent stays unread while this
+        // gate is closed, so a wait lasts until memory has room.
+        if let Some(stream) = &self.listed
+            && (!is_full || self.stream.has_partial())
+        {
             stream.set_memory_wait(is_full);
         }
         Ok(!is_full)

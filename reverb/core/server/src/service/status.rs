@@ -99,6 +99,8 @@ fn table_statuses(
     let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
     let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
     let rates = service.timeline.look(&points);
+    let tables: Vec<_> =
+        tables.into_iter().map(|table| with_held_inserts(service, streams, table)).collect();
     let now_ns = nanoseconds(SystemTime::now());
     let around = surroundings(service, now_ns, shows_paths);
     let of_table = |(status, rates): (&TableStatus, _)| {
@@ -108,6 +110,22 @@ fn table_statuses(
     };
     let asked = tables.iter().zip(rates).filter(|(table, _)| is_asked(&table.info.config.name));
     (asked.map(of_table).collect(), now_ns)
+}
+
+/// Counts the inserts that a full server holds back before their table has them. A writer whose
+/// first message is held back may have items for any table.
+fn with_held_inserts(
+    service: &Service,
+    streams: &[Arc<Stream>],
+    mut table: TableStatus,
+) -> TableStatus {
+    let name = &table.info.config.name;
+    for wait in streams.iter().filter_map(|stream| stream.memory_wait(name)) {
+        table.info.waiting_inserts += 1;
+        table.inserting.oldest_wait = table.inserting.oldest_wait.max(Some(wait));
+    }
+    table.inserting.blocked += service.streams.blocked_by_memory(name);
+    table
 }
 
 /// Status of checkpoints, without paths for a caller with rights on some tables only.
