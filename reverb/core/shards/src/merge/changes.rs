@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use reverb_base::{ErrorKind, Result};
+use reverb_base::Result;
 use reverb_wire::generated::reverb::{
     DeleteItemsRequest, DeleteItemsResponse, ItemKeys, SetPausedRequest, SetPausedResponse,
 };
 use reverb_wire::generated::{ResetRequest, ResetResponse};
 
 use super::Merge;
-use super::roll_call::{change_all, roll_call};
+use super::roll_call::{change_all, roll_call, who_did};
 use crate::group::{Group, View};
 use crate::transport::updates::{first_shard, other_shards};
 
@@ -20,10 +20,12 @@ impl Merge for ResetRequest {
     async fn merge(self, _: &Arc<Group>, view: &View) -> Result<ResetResponse> {
         let present = roll_call(view).await?;
         let results = change_all(&present, |_, not_after_ns| Self { not_after_ns, ..self.clone() });
-        match results.await.into_iter().find_map(Result::err) {
+        let results = results.await;
+        match results.iter().find_map(|result| result.as_ref().err().cloned()) {
             None => Ok(ResetResponse {}),
-            Some(error) if error.kind() == ErrorKind::TableNotFound => Err(error),
-            Some(error) => Err(error.followed_by("The other shards were reset.")),
+            Some(error) => {
+                Err(who_did(error, "reset the table", view.members.iter().zip(&results)))
+            }
         }
     }
 }
@@ -38,12 +40,13 @@ impl Merge for SetPausedRequest {
         let Some(error) = failed else { return Ok(SetPausedResponse {}) };
         let undo = Self { paused: !self.paused, ..self };
         let done = view.members.iter().zip(&results).filter(|(_, result)| result.is_ok());
-        let undone = join_all(done.map(|(member, _)| member.call(undo.clone()))).await;
-        Err(if undone.iter().all(Result::is_ok) {
-            error.followed_by("The other shards are as they were.")
-        } else {
-            error.followed_by("Some other shards could not be set back.")
-        })
+        let undone = join_all(done.clone().map(|(member, _)| member.call(undo.clone()))).await;
+        let unfinished = done.zip(&undone).filter(|(_, result)| result.is_err());
+        let changed: Vec<_> = unfinished.map(|((member, _), _)| member.name()).collect();
+        Err(error.followed_by(&match changed.len() {
+            0 => "No shard was changed, or it was set back.".to_owned(),
+            _ => format!("Changed, and not set back: {}.", changed.join(", ")),
+        }))
     }
 }
 
@@ -72,20 +75,13 @@ impl Merge for DeleteItemsRequest {
             condition,
             not_after_ns,
         });
-        let mut num_deleted = 0;
-        let mut failure = None;
-        for result in results.await {
-            match result {
-                Ok(answer) => num_deleted += answer.num_deleted,
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
-        match failure {
+        let results = results.await;
+        let num_deleted = results.iter().flatten().map(|answer| answer.num_deleted).sum();
+        match results.iter().find_map(|result| result.as_ref().err().cloned()) {
             None => Ok(DeleteItemsResponse { num_deleted }),
-            Some(error) if error.kind() == ErrorKind::TableNotFound => Err(error),
             Some(error) => {
-                Err(error
-                    .followed_by(&format!("The other shards have deleted {num_deleted} items.")))
+                let did = format!("deleted items ({num_deleted} in all)");
+                Err(who_did(error, &did, view.members.iter().zip(&results)))
             }
         }
     }

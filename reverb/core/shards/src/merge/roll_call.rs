@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
-use reverb_base::{Error, Result};
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::calls::Call;
 use reverb_wire::generated::reverb::{DirectoryRequest, StatusRequest};
@@ -52,14 +52,17 @@ pub(super) struct Present<'a> {
 /// `Unavailable` with the name of a silent shard.
 pub(super) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
     let asked = view.members.iter().map(|member| async move {
-        ask(member).await.map_err(|error| {
-            let why = error.message().trim_end_matches('.');
-            let text = format!("it does not answer ({why}), so nothing was changed at any shard.");
-            // The error is lasting, so the client does not retry on its own.
-            of_shard(Error::unavailable(text).lasting(), &member.name())
-        })
+        let so = ", so nothing was changed at any shard";
+        ask(member).await.map_err(|error| absence(member, &error, so))
     });
     try_join_all(asked).await
+}
+
+/// Error of a member that did not answer. It is lasting, so the client does not retry on its own.
+pub(super) fn absence(member: &Member, error: &Error, so: &str) -> Error {
+    let why = error.message().trim_end_matches('.');
+    let text = format!("it does not answer ({why}){so}.");
+    of_shard(Error::unavailable(text).lasting(), &member.name())
 }
 
 /// The members that answer, at least one.
@@ -82,7 +85,8 @@ pub(crate) async fn those_that_answer(view: &View) -> Result<Vec<&Arc<Member>>> 
     }
 }
 
-async fn ask(member: &Arc<Member>) -> Result<Present<'_>> {
+/// Asks a member to answer soon.
+pub(super) async fn ask(member: &Arc<Member>) -> Result<Present<'_>> {
     let status = async { member.shard()?.call(StatusRequest { with_streams: false }).await };
     match answer_of(member, ROLL_CALL, status).await {
         Ok(status) => Ok(Present { member, clock: Some(ServerClock::reported(status.now_ns)) }),
@@ -115,6 +119,35 @@ impl Present<'_> {
         };
         changed.await.map_err(|error: Error| of_shard(error, &self.member.name()))
     }
+}
+
+/// Says of a change that has failed at some shards which ones did it; `did` is the verb for that.
+pub(super) fn who_did<'a, T>(
+    error: Error,
+    did: &str,
+    results: impl IntoIterator<Item = (&'a Arc<Member>, &'a Result<T>)>,
+) -> Error
+where
+    T: 'a,
+{
+    let (done, failed): (Vec<_>, Vec<_>) =
+        results.into_iter().partition(|(_, result)| result.is_ok());
+    let names = |shards: &[(&Arc<Member>, _)]| {
+        let names: Vec<_> = shards.iter().map(|(member, _)| member.name()).collect();
+        names.join(", ")
+    };
+    // All shards have the same tables.
+    if done.is_empty() && error.kind() == ErrorKind::TableNotFound {
+        return error;
+    }
+    let not = names(&failed);
+    error.followed_by(&match done.len() {
+        0 => format!("No shard {did}."),
+        num => {
+            let all = num + failed.len();
+            format!("{num} of {all} shards {did}: {}; not done: {not}.", names(&done))
+        }
+    })
 }
 
 /// Sends a change to all shards at the same time, and waits for all answers. `request` receives the

@@ -8,7 +8,7 @@ use prost_reflect::{
     DescriptorPool, DynamicMessage, Kind, MessageDescriptor, MethodDescriptor, Value,
 };
 use reverb_wire::DESCRIPTORS;
-use reverb_wire::calls::{InGroup, SMALL_CALLS};
+use reverb_wire::calls::{InGroup, Repeat, SMALL_CALLS};
 use reverb_wire::generated::reverb::{
     HoldRateLimiterRequest, StatusResponse, UpdatePrioritiesResponse,
 };
@@ -121,11 +121,19 @@ struct FullShard {
     text: &'static str,
     /// Paths of the calls that it got.
     asked: Mutex<BTreeSet<&'static str>>,
+    /// True if it refuses all changes.
+    refuses: bool,
 }
 
 impl Transport for FullShard {
     fn small_call(&self, call: &'static SmallCall, _: Bytes) -> BoxFuture<'_, Result<Bytes>> {
         self.asked.lock().insert(call.row.path);
+        if self.refuses
+            && (matches!(call.repeat, Repeat::Change { .. })
+                || call.row.path == CheckpointRequest::PATH)
+        {
+            return Box::pin(async { Err(Error::failed_precondition("it may not.")) });
+        }
         let answer = full(&method(call.row.path).output(), &[], self.text).encode_to_vec();
         Box::pin(async { Ok(answer.into()) })
     }
@@ -211,7 +219,7 @@ impl Connect for NoConnect {
 }
 
 fn shards(texts: [&'static str; 2]) -> [Arc<FullShard>; 2] {
-    texts.map(|text| Arc::new(FullShard { text, asked: Mutex::default() }))
+    texts.map(|text| Arc::new(FullShard { text, asked: Mutex::default(), refuses: false }))
 }
 
 fn view_of(shards: &[Arc<FullShard>]) -> View {
@@ -255,6 +263,41 @@ async fn every_merge_asks_all_shards_and_answers_in_full() {
             let expected = !OF_A_SHARD.contains(&(path, field.name()));
             assert_eq!(merged.has_field(&field), expected, "{path}: {}", field.name());
         }
+    }
+}
+
+#[tokio::test]
+async fn a_change_that_fails_says_which_shards_did_it() {
+    let text = "shards:///a:0,a:1";
+    let address = GroupAddress::parse(text).unwrap();
+    let group = Group::new(text, address, Box::new(NoConnect), Handle::current());
+    let of = |refuses| Arc::new(FullShard { text: TEXT, asked: Mutex::default(), refuses });
+    let (one, none) = (view_of(&[of(false), of(true)]), view_of(&[of(true), of(true)]));
+    let keys = || DeleteItemsRequest { table: "t".to_owned(), ..Default::default() };
+    for (did, in_part, in_vain) in [
+        (
+            "reset the table",
+            ResetRequest::default().merge(&group, &one).await.map(drop),
+            ResetRequest::default().merge(&group, &none).await.map(drop),
+        ),
+        (
+            "deleted items (4 in all)",
+            keys().merge(&group, &one).await.map(drop),
+            keys().merge(&group, &none).await.map(drop),
+        ),
+        (
+            "saved",
+            CheckpointRequest {}.merge(&group, &one).await.map(drop),
+            CheckpointRequest {}.merge(&group, &none).await.map(drop),
+        ),
+    ] {
+        let [first, second] = [0, 1].map(|at: usize| one.members[at].name());
+        let told = in_part.unwrap_err();
+        let end = format!("it may not. 1 of 2 shards {did}: {first}; not done: {second}.");
+        assert!(told.message().ends_with(&end), "{told}");
+        let told = in_vain.unwrap_err();
+        let did = did.replace("4 in", "0 in");
+        assert!(told.message().ends_with(&format!("it may not. No shard {did}.")), "{told}");
     }
 }
 
