@@ -20,6 +20,7 @@ from reverb.server_status import ServerStatus, TableStatus
 SOMEBODY_WAITS = 3
 NEVER = 4
 SERVER_DOWN = 5
+SAVING_FAILS = 6
 
 _LONG_WAIT_S = 30.0
 
@@ -40,7 +41,8 @@ def add_parser(commands: Commands) -> None:
         "inserts and samples wait, and what would help. The most serious states come first.",
         epilog="exit codes: 0 all is well, or waits are short; 3 an insert or sample waits for "
         "longer than --longer-than; 4 a table can never continue (stuck, never); 5 a shard of a "
-        "group, or one of several servers, is down; 1 no answer of any server",
+        "group, or one of several servers, is down; 6 the last checkpoint failed, or the disk of a "
+        "store fails; of several, the largest; 1 no answer of any server",
     )
     add_address(parser, shows_several=True)
     parser.add_argument("table", nargs="?", help="only this table")
@@ -105,8 +107,20 @@ class Report:
         """The requested tables, the most serious state first."""
         return worst_first(self.status)
 
+    @property
+    def failing(self) -> list[str]:
+        """What fails to save: `checkpoint` if the last one failed, `store` while its disk does."""
+        store = self.status.store
+        checks = {
+            "checkpoint": self.status.checkpoints.latest_error is not None,
+            "store": store is not None and store.state == "failing",
+        }
+        return [name for name, fails in checks.items() if fails]
+
     def exit_code(self, longer_than_s: float) -> int:
-        """Returns 5 if a shard is down, 4 if a table can never continue, 3 after a long wait."""
+        """Returns 6 if saving fails, 5 without a shard, 4 if a table is stuck, 3 if one waits."""
+        if self.failing:
+            return SAVING_FAILS
         if any(table.diagnosis.state == _SHARD_DOWN for table in self.tables.values()):
             return SERVER_DOWN
         if any(table.diagnosis.state in _HOPELESS for table in self.tables.values()):
@@ -151,5 +165,6 @@ class Report:
             "server": self.address,
             "tables": tables,
             "last_checkpoint_s": None if saved_at is None else self.status.now - saved_at,
+            "failing": self.failing,
             "store": None if store is None else dataclasses.asdict(store),
         }

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import json
 import pathlib
 import signal
 import time
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import server_status, testing
+from reverb import command, server_status, testing
 from reverb.errors import InvalidArgumentError, ReverbError
 from support.hosts import REMOTE, on_both_hosts
 from support.programs import Program
@@ -61,7 +62,7 @@ class TestStatus:
         client.checkpoint()
         assert client.checkpoint_status().num_saved == 2
 
-    def test_a_success_ends_the_error(self, serve, root):
+    def test_a_success_ends_the_error(self, serve, root, capsys):
         client = serve(root / "below")
         root.write_text("in the way")
         with pytest.raises(ReverbError):
@@ -69,8 +70,13 @@ class TestStatus:
         status = client.checkpoint_status()
         assert (status.num_saved, status.num_failed, status.latest_path) == (0, 1, None)
         assert str(root) in status.latest_error
+        address = client.server_address
+        capsys.readouterr()
+        assert command.main(["why", address, "--json"]) == 6
+        assert json.loads(capsys.readouterr().out)["failing"] == ["checkpoint"]
         root.unlink()
         path = client.checkpoint()
+        assert command.main(["why", address]) == 0
         status = client.checkpoint_status()
         assert (status.num_saved, status.num_failed) == (1, 1)
         assert (status.latest_error, status.latest_path) == (None, path)

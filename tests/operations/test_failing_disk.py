@@ -102,7 +102,7 @@ def test_a_group_names_the_shard_whose_disk_fails(tmp_path, capsys):
         client = reverb.Client(address)
         store = client.status().store
         assert (store.state, store.commit, store.is_journal) == ("failing", 0, True)
-        command.main(["why", address])
+        assert command.main(["why", address]) == 6
         out = capsys.readouterr().out
         assert f"disk: shard 1 at 127.1:{failing.server.port} failing (cannot use" in out
         failing.mend()

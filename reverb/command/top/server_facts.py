@@ -126,14 +126,13 @@ def shards(status: ServerStatus) -> list[str]:
 def checkpoints(status: ServerStatus) -> str:
     """The last checkpoint of a server, and those that failed."""
     saved = status.checkpoints
-    if saved.is_saving:
-        return (
-            f"Saving: {text.short(saved.items_written)} of {text.short(saved.items_total)} items."
-        )
     failed = ""
     if saved.num_failed:
         why = text.plain(saved.latest_error or "since then one succeeded")
         failed = f" {saved.num_failed} failed, the last: {why}."
+    if saved.is_saving:
+        items = f"{text.short(saved.items_written)} of {text.short(saved.items_total)} items"
+        return f"Saving: {items}.{failed}"
     if saved.latest_path is None or saved.latest_saved_at is None:
         return f"None was saved yet.{failed}"
     return (
