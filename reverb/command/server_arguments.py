@@ -9,11 +9,12 @@ from reverb._server.tls import ClientTls
 from reverb.client import Client
 from reverb.command import addresses
 
-DEFAULT_TIMEOUT_S = 10.0
+# With the start of the command, a dead server is reported within 3 s.
+DEFAULT_TIMEOUT_S = 2.5
 # A connected server that does not answer is frozen, so the wait for it is only this part of the
 # timeout for a server that may still be starting.
 _PARTS_OF_SILENCE = 5
-_LEAST_SILENCE_S = 1.0
+_LEAST_SILENCE_S = 2.0
 
 Commands = argparse._SubParsersAction
 
@@ -94,7 +95,7 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_TIMEOUT_S,
         metavar="SECONDS",
         help="how long to wait for a server (default: %(default)g); if it accepts calls without "
-        "answering, because it is frozen, the command gives up after a fifth of that time",
+        "answering, because it is frozen, the command gives up after a fifth of that time, or 2 s",
     )
 
 

@@ -10,6 +10,7 @@ CASES = {
     ("why", NEVER, "--timeout=-1"): "--timeout must be a number of seconds of at least 0, got -1",
     ("why", NEVER, "--timeout=nan"): "--timeout must be a number of seconds of at least 0, got",
     ("top", NEVER, "--once", "--timeout=1e30"): "--timeout must be at most 1e19 s, got 1e30",
+    ("why", NEVER): "No server answered at localhost:1 for 2.5 s. Check the address",
     ("why", NEVER, "--timeout=0.1"): "or raise --timeout. Last error",
     ("why", "grpcs://a:1", "--tls-cert=x"): "--tls-cert needs --tls-key: a certificate and its key",
     ("why", "grpcs://a:1", "--tls-key=x"): "--tls-key needs --tls-cert: ",
