@@ -74,9 +74,8 @@ def _ask(scheme: str, address: str) -> bytes | None:
 
 def with_settings(tables: Sequence[Table], serialized_map: bytes) -> list[Table]:
     """Returns tables with the settings of a map. Logs each difference."""
-    given = {
-        it.name: it.SerializeToString() for it in protos.ShardMap.FromString(serialized_map).tables
-    }
+    shard_map = protos.ShardMap.FromString(serialized_map)
+    given = {info.name: info.SerializeToString() for info in shard_map.tables}
     return [_with_settings(it, given[it.name]) if it.name in given else it for it in tables]
 
 

@@ -38,7 +38,7 @@ use shard_stream::{Part, Request, ShardStream};
 /// Time that a shard of an ordered table gets before others are asked too.
 const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
 /// The same after a long wait, which a shard shows except between two requests.
-const STARVED_PATIENCE: Duration = Duration::from_millis(500);
+const STARVED_PATIENCE: Duration = Duration::from_millis(200);
 /// Share of a wait for which a shard without items is asked at once.
 const PATIENCE_SHARE: u32 = 20;
 /// Time limit for other tables: the shard's items may have left since it reported its mass.
