@@ -16,6 +16,8 @@ import ray
 
 import reverb
 from reverb import command
+from reverb.adapters.ray.names import ask_directory
+from reverb.cluster.directory import parse_map
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 from support.waiting import DEADLINE_S, wait_until
 
@@ -144,6 +146,25 @@ def test_a_killed_shard_is_back_with_its_store(start_group, tmp_path, other_tabl
     assert num_found > 0
     for index in others:
         assert contents(group.status().shards[index].address) == expected(range(20))
+
+
+def test_a_shard_of_a_table_that_has_grown_is_back_with_all(start_group, tmp_path, other_tables):
+    """It is filled with the size that the group has, not with that of the program."""
+    tables = other_tables(max_size=lambda: 50)
+    group = start_group(tables, num_shards=1, store_directory=tmp_path / "stores")
+    client = reverb.Client(group.address)
+    client.configure_table("table", max_size=500)
+
+    def size_at_the_directory():
+        _, shard_map = ask_directory("test", "last_known", 0, timeout_s=DEADLINE_S)
+        return parse_map(shard_map).tables[0].max_size
+
+    # A beat tells it.
+    wait_until(lambda: size_at_the_directory() == 500)
+    model = Model(group).insert(200)
+    client.sync()
+    assert model.check(model.kill()) == 200
+    assert client.server_info()["table"].max_size == 500
 
 
 def test_a_stop_loses_nothing_and_shards_go_to_their_stores(nodes, start_group, root):

@@ -193,12 +193,13 @@ class DirectoryActor:
                 return Answer(action="go_on", map=serialized)
             return Answer(action="go_on")
 
-    def address_of(self, index: int) -> str:
-        """Returns the last address of a shard; empty if it is unknown."""
+    def last_known(self, index: int) -> tuple[str, bytes | None]:
+        """Returns the last address of a shard, and the map; empty and `None` if it is unknown."""
         with self._lock:
-            if index in self._directory.indices:
-                return self._directory.shard(index).address
-            return ""
+            if index not in self._directory.indices:
+                return "", None
+            serialized = self._directory.to_proto().SerializeToString()
+            return self._directory.shard(index).address, serialized
 
     def learn_tables(self, serialized: bytes) -> None:
         """Takes over the tables of a map that a client has changed at the shards."""

@@ -18,6 +18,7 @@ from reverb.adapters.ray.shard_facts import BEAT_S, Answer, ShardFacts
 from reverb.adapters.ray.shard_stores import files_of
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import OWN_EPOCH, parse_map, slots_as_values
+from reverb.cluster.running_group import with_settings
 from reverb.cluster.shard_calls import map_of, move_items, server_id_of, set_map
 from reverb.cluster.shard_tables import TablesOfMap, part_settings, serialize_tables, tables_in_map
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
@@ -99,11 +100,14 @@ class ShardLife:
         Raises:
           ReverbError: If it cannot; see `reverb.Server`.
         """
-        self._last_address = self._find_last_address()
+        self._last_address, last_map = self._last_known()
         tables = self.settings.group.make_tables()
         serialized = serialize_tables(tables)
+        if last_map is not None:
+            # Before items come back, for which smaller tables would have no room.
+            tables = with_settings(tables, last_map)
         self._check_store()
-        server = self._make_server(tables)
+        server = self._make_server(tables, last_map)
         client = server.localhost_client()
         restored_from = client.checkpoint_status().restored_from
         status = client.status().store
@@ -112,7 +116,8 @@ class ShardLife:
         server_id = server_id_of(client)
         with self._lock:
             self._tables = serialized
-            parts = (part_settings(it, 0, self.settings.num_shards) for it in serialized)
+            given = serialize_tables(tables)
+            parts = (part_settings(it, 0, self.settings.num_shards) for it in given)
             self._limits = {name: part.limits for name, part in parts}
             self._server, self._server_id = server, server_id
             self._address = f"{self._host}:{server.port}"
@@ -302,7 +307,7 @@ class ShardLife:
             )
         self._is_added = False  # From now on what is there is its own.
 
-    def _make_server(self, tables: list[reverb.Table]) -> reverb.Server:
+    def _make_server(self, tables: list[reverb.Table], last_map: bytes | None) -> reverb.Server:
         settings = self.settings
         checkpointer = None
         if self._root:
@@ -322,9 +327,12 @@ class ShardLife:
                 name=settings.checkpoint_name,
             )
         # The remainder, because the indices of shards that have left are missing.
+        place = settings.index % settings.num_shards, settings.num_shards
+        if last_map is not None:
+            found = tables_in_map(parse_map(last_map), settings.index)
+            place = place if found is None else (found.index, found.num_shards)
         shard = cluster.Shard(
-            settings.index % settings.num_shards,
-            settings.num_shards,
+            *place,
             settings.group.name,
             is_coordinated=True,
             # The map has the index of a shard that is greater because others have left.
@@ -370,11 +378,11 @@ class ShardLife:
         host, _, port = self._last_address.rpartition(":")
         return int(port) if host == self._host else None
 
-    def _find_last_address(self) -> str:
+    def _last_known(self) -> tuple[str, bytes | None]:
         try:
-            return self._ask("address_of", self.settings.index)
+            return self._ask("last_known", self.settings.index)
         except ReverbError:
-            return ""  # Ray restarts the directory, which will learn the new address.
+            return "", None  # Ray restarts the directory, which will learn the new address.
 
     def _beat(self, is_registered: bool) -> bool:
         """Returns whether the directory knows the shard."""
