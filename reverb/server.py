@@ -299,7 +299,7 @@ class Server:
 
     def sync(self, note: bytes = b"", timeout_ms: int | None = None) -> SyncResult:
         """Waits until all is on the disk; like `Client.sync`, without a connection."""
-        _, request = sync_request(note, timeout_ms)
+        _, request, _ = sync_request(note, timeout_ms)
         return SyncResult._of_answer(self._server.sync(request), note)
 
     def server_info(self) -> dict[str, TableInfo]:

@@ -12,6 +12,8 @@ from reverb.shown_text import type_name
 __all__ = ["answer_of", "request_of", "sync_request", "table_among"]
 
 _MAX_NOTE_BYTES = 65_536
+# Time that the answer of a server may take beyond the limit of `sync`.
+_MAX_SYNC_ANSWER_S = 1.0
 # For all practical purposes no limit: a century.
 _MAX_TIMEOUT_MS = 3_155_760_000_000
 
@@ -32,8 +34,8 @@ def request_of(call: str, **fields: object) -> tuple[str, bytes]:
     return call, getattr(protos, f"{call}Request")(**fields).SerializeToString()
 
 
-def sync_request(note: object, timeout_ms: object) -> tuple[str, bytes]:
-    """Returns the call of `sync` and its request.
+def sync_request(note: object, timeout_ms: object) -> tuple[str, bytes, float | None]:
+    """Returns the call of `sync`, its request, and the time limit for a server that is frozen.
 
     Raises:
       InvalidArgumentError: If the note is too long, or the time is negative.
@@ -48,7 +50,9 @@ def sync_request(note: object, timeout_ms: object) -> tuple[str, bytes]:
     limit = check_timeout_ms(timeout_ms)
     # The server waits for ever with 0.
     limit = 0 if limit is None else min(max(limit, 1), _MAX_TIMEOUT_MS)
-    return request_of("Sync", note=note, timeout_ms=limit)
+    # The server's own answer says how far behind its disk is.
+    at_once = None if limit == 0 else limit / 1000 + _MAX_SYNC_ANSWER_S
+    return *request_of("Sync", note=note, timeout_ms=limit), at_once
 
 
 def answer_of(call: str, answer: bytes) -> Any:

@@ -202,13 +202,13 @@ def test_a_newer_checkpoint_of_another_server_wins(tmp_path):
 HOUR_S = 3600
 
 
-@pytest.mark.parametrize("saver", ["its server", "another", "another, with a store"])
+@pytest.mark.parametrize("saver", ["its server", "another", "another, with a store", "fallback"])
 @pytest.mark.parametrize("lead_s", [-HOUR_S, HOUR_S])
 @pytest.mark.parametrize("is_older", [True, False])
 def test_the_newer_of_store_and_checkpoint_wins(tmp_path, capfd, saver, lead_s, is_older):
     """By the clocks of their hosts, of which that of the other server goes wrong by an hour."""
     root, store = tmp_path / "root", tmp_path / "store"
-    elsewhere = {"another": None, "another, with a store": reverb.Store(tmp_path / "other")}
+    other_store = reverb.Store(tmp_path / "other") if "with" in saver else None
     with serve(store) as server:
         fill(client_of(server), range(3))
     if saver == "its server":
@@ -216,7 +216,7 @@ def test_the_newer_of_store_and_checkpoint_wins(tmp_path, capfd, saver, lead_s, 
             client_of(server).checkpoint()
     else:
         checkpointer = checkpointers.DefaultCheckpointer(str(root))
-        with reverb.Server([table()], checkpointer=checkpointer, store=elsewhere[saver]) as other:
+        with reverb.Server([table()], checkpointer=checkpointer, store=other_store) as other:
             fill(client_of(other), range(5))
             client_of(other).checkpoint()
     if is_older:
@@ -230,7 +230,13 @@ def test_the_newer_of_store_and_checkpoint_wins(tmp_path, capfd, saver, lead_s, 
     expected = 4 if is_older else 3
     if saver != "its server" and lead_s > 0:
         expected = 5
-    with serve(store, checkpoints=root) as server:
+    checkpointer = checkpointers.DefaultCheckpointer(str(root))
+    if saver == "fallback":
+        fallback = str(done.parent)
+        checkpointer = checkpointers.DefaultCheckpointer(
+            str(tmp_path / "empty"), fallback_checkpoint_path=fallback
+        )
+    with serve(store, checkpointer=checkpointer) as server:
         assert len(contents(client_of(server))) == expected
         assert (server.status().checkpoints.restored_from is None) == (expected < 5)
     told = "another server saved checkpoint" in capfd.readouterr().err

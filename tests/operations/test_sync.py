@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import signal
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from reverb.errors import (
 )
 from support.hosts import HOSTS
 from support.programs import Program
+from support.reverb_server import running
 from support.waiting import Background, wait_until
 
 # A commit each minute: what is on the disk is there because of `sync`.
@@ -138,6 +140,16 @@ def test_a_group_without_a_shard_syncs_the_others_and_names_it(tmp_path):
         with pytest.raises(UnavailableError, match=f"shard 1.*{addresses[1]}"):
             client.sync(b"two of three")
         assert [server.status().store.commit for server in servers[::2]] > before
+
+
+def test_a_frozen_server_does_not_outlast_the_time_limit(tmp_path):
+    with running(f"--store={tmp_path}") as (program, client):
+        client.sync()
+        program.signal(signal.SIGSTOP)
+        # Without it the connection is given up after 15 s, as unavailable.
+        with pytest.raises(DeadlineExceededError, match="sync did not finish within"):
+            client.sync(timeout_ms=200)
+        program.signal(signal.SIGCONT)
 
 
 def test_it_ends_when_the_server_stops(tmp_path):

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Loading a checkpoint into the tables of a server before it starts.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
@@ -94,18 +94,23 @@ pub fn load(
     Ok(Some(Loaded { path: stored.path().to_owned(), num_items, tables: all }))
 }
 
-/// The latest checkpoint in `root`, of a server with this name if one is given, and when it was
-/// taken; `None` if there is none, or if the server with this store has saved it.
+/// The checkpoint that would be loaded, and when it was taken; `None` if there is none, or if the
+/// server with this store has saved it.
 ///
 /// # Errors
 ///
 /// `FailedPrecondition` if the directory cannot be read, `DataLoss` if the checkpoint is damaged.
 pub fn latest_of_another(
-    root: &Path,
-    name: Option<&ServerName>,
+    options: &LoadOptions,
     store: u128,
 ) -> Result<Option<(PathBuf, SystemTime)>> {
-    let Some(path) = latest(root, name)? else { return Ok(None) };
+    let mut path = latest(&options.root, options.name.as_ref())?;
+    if let (None, Some(fallback)) = (&path, &options.fallback)
+        && is_complete(fallback)?
+    {
+        path = Some(fallback.clone());
+    }
+    let Some(path) = path else { return Ok(None) };
     let manifest = Manifest::read_or_empty(&path)?;
     let taken_at = manifest.taken_at.filter(|_| manifest.store != Some(store));
     Ok(taken_at.map(|at| (path, at)))

@@ -148,7 +148,7 @@ fn open_store(
     let opened = Tier::open(options, runtime, progress.cancelled())?;
     let Some((tier, which)) = opened.as_ref().zip(which) else { return Ok(opened) };
     let Some((id, at)) = tier.journal_id().zip(tier.recovered_at()) else { return Ok(opened) };
-    let other = latest_of_another(&which.root, which.name.as_ref(), id)?;
+    let other = latest_of_another(which, id)?;
     let Some((other, taken_at)) = other.filter(|_| which.load.is_none()) else {
         return Ok(opened);
     };
