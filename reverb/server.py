@@ -375,6 +375,8 @@ class Server:
         Raises:
           InvalidArgumentError: If `drain_s` is negative or above 86400; the server is not stopped
             then.
+          DataLossError: If the last commit of the journal did not reach its disk. The server has
+            stopped, and the text says how much is lost.
           FailedPreconditionError: If the save failed. Like the other errors of `Client.checkpoint`,
             which are possible too, it does not keep the server from stopping.
         """

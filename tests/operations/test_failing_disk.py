@@ -9,7 +9,7 @@ import pytest
 
 import reverb
 from reverb import command, testing
-from reverb.errors import DeadlineExceededError, UnavailableError
+from reverb.errors import DataLossError, DeadlineExceededError, UnavailableError
 from support.pages import get
 from support.waiting import Background, wait_until
 
@@ -85,7 +85,8 @@ def test_a_sync_whose_server_stops_without_its_disk_fails(tmp_path):
     with contextlib.ExitStack() as stack:
         failing = Failing(stack, tmp_path / "store")
         call = Background(failing.client.sync)
-        failing.server.stop()
+        with pytest.raises(DataLossError, match=r"what happened in the last .* is lost"):
+            failing.server.stop()
         with pytest.raises(UnavailableError):
             call.result()
 

@@ -83,6 +83,17 @@ def test_a_program_that_ends_loses_nothing(tmp_path, way):
     check(tmp_path / "store", expected)
 
 
+def test_the_command_fails_if_its_disk_does(tmp_path):
+    store = tmp_path / "store"
+    with running(f"--store={store}") as (program, client):
+        client.sync()
+        store.rename(tmp_path / "away")
+        client.insert_batch({"x": np.ones((10, 500))}, {"t": 1.0})
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 1
+        assert "stopped, but: The store cannot use" in "".join(program.errors)
+
+
 @pytest.mark.parametrize("saves", [False, True], ids=["", "with a checkpoint"])
 def test_sigterm_ends_the_command_without_a_loss(tmp_path, saves):
     root, store = tmp_path / "root", tmp_path / "store"

@@ -128,23 +128,24 @@ def test_a_deleted_lock_file_lets_no_other_server_in(tmp_path):
 @pytest.mark.parametrize("what", ["moved", "deleted", "taken"])
 def test_sync_fails_when_the_directory_is_not_ours_any_more(tmp_path, what):
     store = tmp_path / "store"
-    with serve(store) as server:
-        fill(server.localhost_client(), 0, 100)
-        server.sync()
-        if what == "taken":
-            (store / "LOCK").unlink()
-            with serve(store) as other:
-                assert size_of(other) == 100
-        elif what == "moved":
-            store.rename(tmp_path / "away")
-        else:
-            shutil.rmtree(store)
-        fill(server.localhost_client(), 100, 110)
-        with pytest.raises(DeadlineExceededError):
-            server.sync(timeout_ms=200)
-        assert server.status().store.state in ("failing", "behind")
-        error = server.status().store.error
-        assert str(store) in error
+    server = serve(store)
+    fill(server.localhost_client(), 0, 100)
+    server.sync()
+    if what == "taken":
+        (store / "LOCK").unlink()
+        with serve(store) as other:
+            assert size_of(other) == 100
+    elif what == "moved":
+        store.rename(tmp_path / "away")
+    else:
+        shutil.rmtree(store)
+    fill(server.localhost_client(), 100, 110)
+    with pytest.raises(DeadlineExceededError):
+        server.sync(timeout_ms=200)
+    assert server.status().store.state in ("failing", "behind")
+    assert str(store) in server.status().store.error
+    with pytest.raises(DataLossError, match="is lost"):
+        server.stop()
 
 
 def test_files_of_others_stay(tmp_path):

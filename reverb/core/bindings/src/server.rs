@@ -302,10 +302,11 @@ impl Server {
     }
 
     #[pyo3(signature = (is_final))]
-    fn stop(&self, py: Python<'_>, is_final: bool) {
-        if self.core.origin().is_here() {
-            py.detach(|| self.core.end(is_final));
+    fn stop(&self, py: Python<'_>, is_final: bool) -> PyResult<()> {
+        if !self.core.origin().is_here() {
+            return Ok(());
         }
+        py.detach(|| self.core.end(is_final)).or_raise()
     }
 
     fn wait(&self, py: Python<'_>) -> PyResult<()> {

@@ -323,12 +323,17 @@ impl Server {
     /// Blocks until that is done, except on a thread of a runtime; use `wait` there. Stopping twice
     /// has no effect.
     pub fn stop(&self) {
-        self.end(false);
+        // The log has what was lost.
+        let _ = self.end(false);
     }
 
     /// Like `stop`. With `is_final` clients that wait, or hold a stream, learn that the server does
     /// not come back.
-    pub fn end(&self, is_final: bool) {
+    ///
+    /// # Errors
+    ///
+    /// `DataLoss` if the last commit of a journal did not reach the disk. The server has stopped.
+    pub fn end(&self, is_final: bool) -> Result<()> {
         for address in local_addresses(self.address, self.unix_path.as_deref()) {
             local::unregister(&address, &self.service, is_final);
         }
@@ -342,9 +347,7 @@ impl Server {
             self.service.checkpoints.wait_for_end(MAX_STOP_WAIT);
             self.done.wait();
         }
-        if let Some(tier) = &self.service.memory.tier {
-            tier.stop();
-        }
+        self.service.memory.tier.as_ref().map_or(Ok(()), |tier| tier.stop())
     }
 
     /// Waits until the server has stopped and its port is closed.

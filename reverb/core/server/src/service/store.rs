@@ -493,22 +493,27 @@ impl Tier {
     }
 
     /// Ends the sweep, and closes the store. Blocks for some seconds if the disk hangs.
-    pub(crate) fn stop(&self) {
+    ///
+    /// # Errors
+    ///
+    /// `DataLoss` if the last commit of a journal did not reach the disk.
+    pub(crate) fn stop(&self) -> Result<()> {
         if self.generation != generation() {
-            return;
+            return Ok(());
         }
         self.signal.stop();
-        self.files.stop();
+        let stopped = self.files.stop();
         if let Some(sweep) = self.sweep.lock().take() {
             // It waits for nothing but the store.
             let _ = sweep.join();
         }
+        stopped
     }
 }
 
 impl Drop for Tier {
     fn drop(&mut self) {
-        self.stop();
+        let _ = self.stop();
     }
 }
 

@@ -73,6 +73,8 @@ pub(super) struct State {
     pub(super) wanted_bytes: u64,
     pub(super) is_stopped: bool,
     pub(super) has_ended: bool,
+    /// What a stop could not bring to the disk.
+    pub(super) lost: Option<Error>,
     pub(super) status: CommitStatus,
 }
 
@@ -126,6 +128,7 @@ impl Commits {
             wanted_bytes: 0,
             is_stopped: false,
             has_ended: false,
+            lost: None,
             status,
         };
         let (state, changed) = (Mutex::new(state), Condvar::new());
@@ -259,11 +262,15 @@ impl Commits {
     }
 
     /// Ends the thread after a last commit. A disk that hangs is left after 5 s.
-    pub(crate) fn stop(&self) {
+    ///
+    /// # Errors
+    ///
+    /// `DataLoss` if that commit did not reach the disk.
+    pub(crate) fn stop(&self) -> Result<()> {
         let Some(thread) = self.thread.lock().take() else {
             // It has not begun, or was stopped before.
             self.state.lock().journal = None;
-            return;
+            return Ok(());
         };
         let mut state = self.state.lock();
         state.is_stopped = true;
@@ -272,16 +279,20 @@ impl Commits {
         while !state.has_ended {
             if self.changed.wait_until(&mut state, end).timed_out() {
                 let lag = state.status.last.at.elapsed().unwrap_or_default();
-                tracing::error!(
-                    "store {}: the disk does not answer; what happened in the last {} may be lost",
+                let error = Error::data_loss(format!(
+                    "The disk of the store {} does not answer; what happened in the last {} may be \
+                     lost.",
                     self.observer.status().path.display(),
                     seconds(lag),
-                );
-                return;
+                ));
+                tracing::error!("{error}");
+                return Err(error);
             }
         }
+        let lost = state.lost.take();
         drop(state);
         let _ = thread.join();
+        lost.map_or(Ok(()), Err)
     }
 
     /// Waits until a commit is due. Returns false if it is the last one.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reverb_base::Result;
 use reverb_base::figures::seconds;
+use reverb_base::{Error, Result};
 use reverb_data::Chunk;
 use reverb_engine::{Commit, SnapshotCut, Table, TableCut};
 use reverb_store::{Changes, Committed, Journal, TableChanges};
@@ -208,10 +208,13 @@ impl Committer {
                 Err(error) => error,
             };
             if is_last {
-                tracing::error!(
-                    "{error} The server stops, and what happened in the last {} is lost.",
+                let lost = error.followed_by(&format!(
+                    "The server stops, and what happened in the last {} is lost.",
                     seconds(start.elapsed())
-                );
+                ));
+                tracing::error!("{lost}");
+                let lost = Error::data_loss(lost.message());
+                self.commits.state.lock().lost = Some(lost);
                 return None;
             }
             if self.set_failing(true) {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use reverb_base::StoreState;
+use reverb_base::{Result, StoreState};
 use reverb_data::Chunk;
 use reverb_store::{FilesToEmpty, Store, StoreStatus};
 
@@ -98,9 +98,16 @@ impl Files {
     }
 
     /// Ends the writing. Blocks for some seconds if the disk hangs.
-    pub(crate) fn stop(&self) {
+    ///
+    /// # Errors
+    ///
+    /// `DataLoss` if the last commit of a journal did not reach the disk.
+    pub(crate) fn stop(&self) -> Result<()> {
         match self {
-            Self::Payloads(store) => store.stop(),
+            Self::Payloads(store) => {
+                store.stop();
+                Ok(())
+            }
             Self::Journal(commits) => commits.stop(),
         }
     }
