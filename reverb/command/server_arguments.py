@@ -14,7 +14,9 @@ DEFAULT_TIMEOUT_S = 2.5
 # A connected server that does not answer is frozen, so the wait for it is only this part of the
 # timeout for a server that may still be starting.
 _PARTS_OF_SILENCE = 5
+# It is longer where that is short, but ends before the timeout.
 _LEAST_SILENCE_S = 2.0
+_MOST_OF_TIMEOUT = 0.8
 
 Commands = argparse._SubParsersAction
 
@@ -95,7 +97,8 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_TIMEOUT_S,
         metavar="SECONDS",
         help="how long to wait for a server (default: %(default)g); if it accepts calls without "
-        "answering, because it is frozen, the command gives up after a fifth of that time, or 2 s",
+        "answering, because it is frozen, the command gives up after 2 s, or a fifth of a longer "
+        "time",
     )
 
 
@@ -184,5 +187,6 @@ def new_client(address: str, timeout_s: float, **credentials: Any) -> Client:
     `credentials` are further arguments of `Client`.
     """
     client = Client(address, connect_timeout_s=timeout_s, **credentials)
-    client._give_up_on_silence(max(timeout_s / _PARTS_OF_SILENCE, _LEAST_SILENCE_S))
+    least = min(_LEAST_SILENCE_S, timeout_s * _MOST_OF_TIMEOUT)
+    client._give_up_on_silence(max(timeout_s / _PARTS_OF_SILENCE, least))
     return client

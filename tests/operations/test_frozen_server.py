@@ -71,7 +71,7 @@ def test_what_is_connected_already_finds_the_same(server, name):
 
 def test_the_time_to_wait_goes_with_the_timeout(server):
     with server.frozen():
-        assert "within 1 s)" in server.run("why", "--timeout", "2")[2]
+        assert "within 1 s)" in server.run("why", "--timeout", "1.25")[2]
         assert "within 3 s)" in server.run("why", "--timeout", "15")[2]
 
 

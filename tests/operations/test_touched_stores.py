@@ -80,7 +80,7 @@ def test_starts_leave_nothing_behind(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeros", "deleted"])
-def test_a_damaged_newest_log_costs_nothing_that_the_log_before_has(tmp_path, damage):
+def test_a_damaged_newest_log_costs_nothing_that_is_there_twice(tmp_path, damage):
     for first, note in ((0, b"a"), (100, b"b"), (100, b"")):
         with serve(tmp_path) as server:
             if note:
