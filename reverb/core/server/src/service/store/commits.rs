@@ -298,10 +298,9 @@ impl Commits {
     /// Waits until a commit is due. Returns false if it is the last one.
     pub(super) fn wait(&self, began_at: Instant, has_much: impl Fn() -> bool) -> bool {
         loop {
-            if has_much() {
-                return true;
-            }
+            let has_much = has_much();
             let mut state = self.state.lock();
+            state.is_wanted |= has_much;
             let left = self.time_left(&state, began_at);
             if state.is_stopped || left.is_zero() {
                 return !state.is_stopped;
