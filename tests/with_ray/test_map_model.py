@@ -95,7 +95,7 @@ class Shards:
         life.start()
         return life
 
-    def start(self, index, num_shards, where, start_from):
+    def start(self, index, num_shards, where, start_from=None, *, is_added=False):
         self.handles[index] = Handle(self._network, self.make(index, num_shards))
 
     def find_nodes(self, count, timeout_s, taken=()):
@@ -135,6 +135,7 @@ class GroupMachine(RuleBasedStateMachine):
             server_options={},
             scheme="shards:///",
             runtime_env=None,
+            stores=None,
         )
         self.network = Network()
         self.actor = DirectoryActor(group)
@@ -251,8 +252,8 @@ class GroupMachine(RuleBasedStateMachine):
         index = self.actor._directory._next_index
         start = self.shards.start
 
-        def start_and_register(*arguments):
-            start(*arguments)
+        def start_and_register(*arguments, **options):
+            start(*arguments, **options)
             self.send_beat(index)
 
         self.shards.start = start_and_register
