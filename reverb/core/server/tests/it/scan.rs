@@ -153,12 +153,13 @@ async fn a_slow_reader_holds_little_and_a_reader_that_leaves_nothing() {
 
 #[tokio::test]
 async fn a_server_that_stops_ends_scans_with_an_error() {
-    let server = start(vec![table(config("t"))]);
+    // Another server may get its port, and has no table of this name.
+    let server = start(vec![table(config("ends"))]);
     let chunks = (0..100).map(|key| large_chunk(key, 400_000)).collect();
-    insert(&server, batch("t", chunks)).await;
+    insert(&server, batch("ends", chunks)).await;
     let mut streams = Vec::new();
     for transport in transports(&server) {
-        let mut stream = transport.open_scan("t", ScanOptions::default()).await.unwrap();
+        let mut stream = transport.open_scan("ends", ScanOptions::default()).await.unwrap();
         assert!(!soon(stream.receive()).await.unwrap().is_empty());
         streams.push((transport, stream));
     }
@@ -167,7 +168,7 @@ async fn a_server_that_stops_ends_scans_with_an_error() {
         let error = rest(&mut *stream).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(soon(stream.receive()).await.unwrap_err(), error, "it stays so");
-        assert!(transport.open_scan("t", ScanOptions::default()).await.is_err());
+        assert!(transport.open_scan("ends", ScanOptions::default()).await.is_err());
     }
 }
 
