@@ -171,7 +171,7 @@ impl Writer {
             options.max_sequence_length,
             u8::from(options.delta_encoded),
             options.max_in_flight_items,
-            u8::from(self.core.is_closed()),
+            u8::from(self.core.origin().is_here() && self.core.is_closed()),
         )
     }
 }

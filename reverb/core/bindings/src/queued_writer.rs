@@ -76,9 +76,10 @@ impl QueuedWriter {
         self.queue.is_over_limit()
     }
 
+    /// A writer of the parent is not closed in a forked child, where its lock may be held for ever.
     #[getter]
     fn closed(&self) -> bool {
-        self.queue.is_closed()
+        self.queue.origin().is_here() && self.queue.is_closed()
     }
 
     /// Number of items that are not confirmed yet.
