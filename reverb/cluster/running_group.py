@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from reverb._server.shard import OWN_EPOCH, Shard, shard_addresses
 from reverb._server.table import Table, arguments_of
-from reverb._server.table_part import settings_of, take_numbers
+from reverb._server.table_part import take_numbers
 from reverb.client import Client
 from reverb.cluster.shard_calls import map_of
 from reverb.core import protos
@@ -21,6 +21,8 @@ _logger = logging.getLogger("reverb")
 # Time for all shards together. One that is frozen does not answer.
 _TIMEOUT_S = 2.0
 _MAX_THREADS = 16
+# What clients can change of a table that runs.
+_CHANGEABLE = ("max_size", "max_bytes", "max_times_sampled", "sampler", "rate_limiter")
 
 
 def changed_map(shard: Shard) -> bytes | None:
@@ -74,26 +76,26 @@ def _ask(scheme: str, address: str) -> bytes | None:
 
 def with_settings(tables: Sequence[Table], serialized_map: bytes) -> list[Table]:
     """Returns tables with the settings of a map. Logs each difference."""
-    shard_map = protos.ShardMap.FromString(serialized_map)
-    given = {info.name: info.SerializeToString() for info in shard_map.tables}
-    return [_with_settings(it, given[it.name]) if it.name in given else it for it in tables]
-
-
-def _with_settings(table: Table, serialized_info: bytes) -> Table:
-    info = protos.TableInfo.FromString(serialized_info)
-    own, new = table.internal_settings, table.internal_settings
-    take_numbers(new, info)
-    new.sampler.CopyFrom(settings_of(info).sampler)
-    changed = table.replace(**arguments_of(new))
-    for field in ("max_size", "max_bytes", "max_times_sampled", "sampler", "rate_limiter"):
-        before, after = (" ".join(str(getattr(it, field)).split()) for it in (own, new))
-        if before != after:
-            _logger.warning(
-                "table %s: %s is %s, as it was changed in the group, not %s as given in code; "
-                "`reverb configure` changes it for all shards",
-                table.name,
-                field,
-                after,
-                before,
-            )
+    given = {info.name: info for info in protos.ShardMap.FromString(serialized_map).tables}
+    changed = []
+    for table in tables:
+        info = given.get(table.name)
+        if info is None:
+            changed.append(table)
+            continue
+        own, new = table.internal_settings, table.internal_settings
+        take_numbers(new, info)
+        new.sampler.CopyFrom(info.sampler_options)
+        changed.append(table.replace(**arguments_of(new)))
+        for field in _CHANGEABLE:
+            before, after = (" ".join(str(getattr(it, field)).split()) for it in (own, new))
+            if before != after:
+                _logger.warning(
+                    "table %s: %s is %s, as it was changed in the group, not %s as given in code; "
+                    "`reverb configure` changes it for all shards",
+                    table.name,
+                    field,
+                    after,
+                    before,
+                )
     return changed

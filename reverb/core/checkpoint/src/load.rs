@@ -104,12 +104,10 @@ pub fn latest_of_another(
     options: &LoadOptions,
     store: u128,
 ) -> Result<Option<(PathBuf, SystemTime)>> {
-    let mut path = latest(&options.root, options.name.as_ref())?;
-    if let (None, Some(fallback)) = (&path, &options.fallback)
-        && is_complete(fallback)?
-    {
-        path = Some(fallback.clone());
-    }
+    let path = match latest(&options.root, options.name.as_ref())? {
+        Some(path) => Some(path),
+        None => complete_fallback(options)?,
+    };
     let Some(path) = path else { return Ok(None) };
     let manifest = Manifest::read_or_empty(&path)?;
     let taken_at = manifest.taken_at.filter(|_| manifest.store != Some(store));
@@ -137,13 +135,17 @@ fn find(options: &LoadOptions, progress: &Progress, held: &mut Held) -> Result<O
             Err(error) => return Err(error),
         }
     }
-    match &options.fallback {
-        Some(path) if is_complete(path)? => Stored::read(path.clone()).map(Some),
-        _ => {
-            warn_of_others(options)?;
-            Ok(None)
-        }
+    if let Some(path) = complete_fallback(options)? {
+        return Stored::read(path).map(Some);
     }
+    warn_of_others(options)?;
+    Ok(None)
+}
+
+/// The checkpoint to load where the directory has none, if it is there.
+fn complete_fallback(options: &LoadOptions) -> Result<Option<PathBuf>> {
+    let Some(path) = &options.fallback else { return Ok(None) };
+    Ok(is_complete(path)?.then(|| path.clone()))
 }
 
 fn warn_of_name(stored: &Stored, options: &LoadOptions) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use reverb_base::{Error, ErrorKind, Result};
 use reverb_wire::Calls as _;
-use reverb_wire::generated::reverb::{DirectoryRequest, DirectoryResponse, Shard, ShardMap};
+use reverb_wire::generated::reverb::{DirectoryRequest, DirectoryResponse, ShardMap};
 use reverb_wire::transport::ServerInfo;
 use tokio::sync::watch;
 
@@ -226,8 +226,12 @@ impl Group {
         let mut first: Option<(String, ServerInfo)> = None;
         let mut failure = None;
         let mut difference = None;
+        // While a shard leaves, the parts of the others grow one after another.
+        let is_settled = view.members.iter().all(|member| !member.is_draining);
         for (at, (name, info)) in answers.into_iter().enumerate() {
-            if let Ok(info) = &info {
+            if let Ok(info) = &info
+                && is_settled
+            {
                 let (given, num_shards) = (view.given(), view.members.len());
                 let limit = || other_limit(&name, &info.tables, given, at, num_shards);
                 difference = difference.or_else(limit);
@@ -347,11 +351,12 @@ fn take_own_addresses(map: &mut ShardMap, seeds: &[Seed]) {
         else {
             continue;
         };
-        let is_own = |shard: &&Shard| shard.index == *index && own.epoch == map.epoch;
-        let address = own.shards.iter().find(is_own).map(|shard| shard.address.clone());
+        let known = own.shards.iter().find(|shard| shard.index == *index);
         let shard = map.shards.iter_mut().find(|shard| shard.index == *index);
-        if let (Some(shard), Some(address)) = (shard, address) {
-            shard.address = address;
+        if let (Some(shard), Some(known)) = (shard, known)
+            && own.epoch == map.epoch
+        {
+            shard.address.clone_from(&known.address);
         }
     }
 }

@@ -325,8 +325,7 @@ impl Commits {
         let mut state = self.state.lock();
         let (least, num_waiting) = (time.min(MIN_REST), state.waiting.len());
         self.changed.wait_while_for(&mut state, |state| !state.is_stopped, least);
-        let nobody_asks = |state: &mut State| state.waiting.len() == num_waiting;
-        let rests = |state: &mut State| !state.is_stopped && nobody_asks(state);
+        let rests = |state: &mut State| !state.is_stopped && state.waiting.len() == num_waiting;
         self.changed.wait_while_for(&mut state, rests, time.saturating_sub(least));
         !state.is_stopped
     }
