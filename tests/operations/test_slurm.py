@@ -262,3 +262,23 @@ def test_a_bad_config_ends_the_job(start):
     code, out = job.ended()
     assert code == 2
     assert "shard 0 cannot run with its options" in out
+
+
+def test_a_server_whose_start_is_refused_stays_down(start, tmp_path):
+    """Otherwise the job would try for ever, and nobody would look."""
+    disk = tmp_path / "local disk"
+    job = start(REPLAY_STORE=str(disk))
+    insert(reverb.Client(job.address(), connect_timeout_s=DEADLINE_S), 16)
+    job.signal(signal.SIGTERM)
+    assert job.ended()[0] == 0
+    (disk / "shard-0").rename(disk / "kept")
+    (disk / "shard-1").rename(disk / "shard-0")
+    (disk / "kept").rename(disk / "shard-1")
+    (tmp_path / "bin").rename(tmp_path / "old")
+    (tmp_path / "steps").unlink()
+    job = start(REPLAY_STORE=str(disk))
+    code, out = job.ended()
+    assert code == 1, out
+    assert len(job.steps()) == 6
+    for index in range(2):
+        assert re.search(rf"shard {index} has ended with 1, .* stays down", out)
