@@ -27,8 +27,11 @@ from reverb._batches.importance import MAX_PRIORITY, importance_weights, sequenc
 from reverb._batches.iterator import BatchIterator
 from reverb._batches.prefetching import PrefetchStats
 from reverb._client.ragged import Ragged
+from reverb._client.rollout_batch import RolloutBatch, split_balanced
+from reverb._client.rollout_items import OpenItem
 from reverb._client.where import Where
 from reverb._client.window import Window
+from reverb._rollouts.settings import Rollouts, RolloutsInfo
 from reverb._server.limits import Limits
 from reverb._server.store import Store
 from reverb._server.table_change import UNCHANGED, TableChange
@@ -66,11 +69,15 @@ __all__ = [
     "ClientTls",
     "DeadlineExceededError",
     "Limits",
+    "OpenItem",
     "PrefetchStats",
     "Ragged",
     "ReplayBatch",
     "ReplaySample",
     "ReverbError",
+    "RolloutBatch",
+    "Rollouts",
+    "RolloutsInfo",
     "SampleInfo",
     "SequenceWriter",
     "Server",
@@ -96,6 +103,7 @@ __all__ = [
     "selectors",
     "sequence_priority",
     "specs",
+    "split_balanced",
     "structured",
 ]
 

@@ -7,6 +7,7 @@ from typing import Any
 from reverb import item_selectors
 from reverb._checks.answers import read_message, reads_answer
 from reverb._nests import structured_value
+from reverb._rollouts.settings import Rollouts, RolloutsInfo
 from reverb.core import native, protos
 
 Fifo = native.FifoSelector
@@ -51,6 +52,7 @@ class TableInfo:
       table_worker_time: Message `TableWorkerTime`.
       max_priority: The largest priority of the items, for a `Prioritized` sampler whose exponent is
         not 0. `None` for other samplers, for an empty table, and if the server does not report it.
+      rollouts: `RolloutsInfo` of a table whose items have rollouts; `None` for others.
     """
 
     name: str
@@ -66,6 +68,7 @@ class TableInfo:
     num_unique_samples: int
     table_worker_time: Any
     max_priority: float | None = None
+    rollouts: RolloutsInfo | None = None
 
     def __str__(self) -> str:
         sampled = self.max_times_sampled or "any number of"
@@ -105,4 +108,10 @@ class TableInfo:
             proto,
             signature=signature,
             max_priority=proto.max_priority if proto.HasField("max_priority") else None,
+            rollouts=_rollouts(proto.rollouts, signature) if proto.HasField("rollouts") else None,
         )
+
+
+def _rollouts(proto: Any, signature: object) -> RolloutsInfo:
+    settings = Rollouts.from_proto(proto.settings, signature)
+    return read_message(RolloutsInfo, proto, settings=settings)

@@ -100,6 +100,7 @@ class Server:
         tls: ServerTls | None = None,
         tokens: str | os.PathLike[str] | None = None,
         insecure_tokens: bool = False,
+        lease_grace_s: float = 10.0,
         http_tls: bool = False,
         unix_path: str | os.PathLike[str] | None = None,
         shard: Shard | None = None,
@@ -144,6 +145,8 @@ class Server:
           tokens: Path of a file with the tokens and their rights, see "Securing a server" in the
             documentation. Clients without a token are refused. `None`: anyone who can reach
             the port may do everything. Clients in this process never need a token.
+          lease_grace_s: How long a client that was lost keeps the items with rollouts that it has
+            taken (`Client.take`), in seconds, from 0 to 86400; then others can take them.
           insecure_tokens: Whether tokens may cross a network without TLS, where others can read and
             use them. `False`: a server with tokens and without TLS can listen only on this
             machine's own addresses.
@@ -239,6 +242,7 @@ class Server:
             host=host,
             checkpoints=options,
             checkpoint_interval_s=checkpoint_interval_s,
+            lease_grace_s=_check_lease_grace(lease_grace_s),
             keepalive_s=keepalive_s,
             keepalive_timeout_s=keepalive_timeout_s,
             limits=Limits() if limits is None else limits,
@@ -441,3 +445,11 @@ class Server:
         if "_server" not in self.__dict__:
             return "Server that was not started"
         return f"Server at {self.address} with {', '.join(map(str, self._tables))}"
+
+
+def _check_lease_grace(seconds: float) -> float:
+    if not 0 <= check_number("lease_grace_s", seconds) <= 86_400:
+        raise InvalidArgumentError(
+            f"lease_grace_s must be at least 0 and at most 86400, got {seconds}"
+        )
+    return float(seconds)

@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "reverb"
 TEXTS = [
     PACKAGE / "_client" / f"{name}.py"
-    for name in ("data_calls", "sample_calls", "item_calls", "writer_calls", "calls")
+    for name in ("data_calls", "sample_calls", "item_calls", "rollout_calls", "writer_calls", "calls")
 ]
 BLOCKING = PACKAGE / "client.py"
 AWAITED = PACKAGE / "aio" / "client.py"
@@ -40,6 +40,7 @@ WORDS = {
     "-> Iterator[list[ReplaySample]]:": "-> SampleIterator[list[ReplaySample]]:",
     "-> Iterator[tuple[float, ReplaySample]]:": "-> SampleIterator[tuple[float, ReplaySample]]:",
     "-> Iterator[None]:": "-> AsyncIterator[None]:",
+    "-> Iterator[OpenItem]:": "-> AsyncIterator[OpenItem]:",
     "    ) -> TrajectoryWriter:": "    ) -> OpeningWriter[TrajectoryWriter]:",
     "    ) -> BatchedTrajectoryWriter:": "    ) -> OpeningWriter[BatchedTrajectoryWriter]:",
     "    ) -> SequenceWriter:": "    ) -> OpeningWriter[SequenceWriter]:",

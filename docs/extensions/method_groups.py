@@ -24,6 +24,18 @@ CLIENT = {
         "delete_items",
         "reset",
     ],
+    "Items that grow: rollouts": [
+        "insert_item",
+        "open_item",
+        "add_rollout",
+        "fail_rollout",
+        "take",
+        "fetch_rollouts",
+        "extend",
+        "ack",
+        "release",
+        "set_version",
+    ],
     "Look at tables and servers": [
         "tables",
         "size",

@@ -181,6 +181,10 @@ class BatchRequest:
         self._own_form().epoch = epoch
         self.distinct = False
 
+    def limit_to_columns(self, indices: list[int]) -> None:
+        """Requests the columns at these positions of an item, in increasing order."""
+        self._own_form().indices = indices
+
     def check_types(self) -> None:
         """Checks the types of arguments that the core has refused.
 

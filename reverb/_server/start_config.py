@@ -21,6 +21,7 @@ class StartConfig:
       host: Address to listen on; `None`: all addresses.
       checkpoints: Options of the checkpointer.
       checkpoint_interval_s: Seconds between saves; `None`: no automatic saves.
+      lease_grace_s: Seconds for which the leases of a lost client last.
       keepalive_s: Seconds between pings; `None`: no pings.
       keepalive_timeout_s: Seconds after which a silent client counts as lost.
       limits: Limits for a single peer.
@@ -37,6 +38,7 @@ class StartConfig:
     host: str | None
     checkpoints: CheckpointerOptions
     checkpoint_interval_s: float | None
+    lease_grace_s: float
     keepalive_s: float | None
     keepalive_timeout_s: float
     limits: Limits

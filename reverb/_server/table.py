@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import tree
+from google.protobuf.message import Message
 
 from reverb import item_selectors, rate_limiters
 from reverb._checks.arguments import check_integer, check_table
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._checks.pickles import not_pickled
 from reverb._nests import structured_value
+from reverb._rollouts.settings import Rollouts
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.reverb_types import SpecNest, TableInfo
@@ -61,6 +63,7 @@ class Table:
         max_bytes: int | str | None = None,
         when_full: str = "remove",
         max_priority: Literal["present", "ever"] = "present",
+        rollouts: Rollouts | None = None,
     ) -> None:
         """Makes an empty table, which is not served yet.
 
@@ -85,6 +88,9 @@ class Table:
             items in the table; 1.0 without items. With a sampler other than `Prioritized`, or with
             exponent 0, items that have left since the table was empty count too. "ever": the
             largest one that any item had since the table was made or reset.
+          rollouts: Makes it a table whose items grow; see `Rollouts`. It needs a signature that is
+            a dict, the rate limiter `MinSize`, and selectors other than `Shuffle`, `Recent` and
+            `Uniform(over="steps")`. `None`: items are whole when they are inserted.
 
         Raises:
           InvalidArgumentError: If an argument is out of its range, if `max_bytes` is not a size, if
@@ -144,7 +150,47 @@ class Table:
                 max_bytes=parse_byte_size("max_bytes", max_bytes),
                 when_full=when_full,
                 max_priority=max_priority,
+                rollouts=None if rollouts is None else rollouts.to_proto(signature),
             ),
+        )
+
+    @classmethod
+    def rollouts(
+        cls,
+        name: str,
+        num_rollouts: int,
+        signature: SpecNest,
+        *,
+        item: Sequence[str] = ("prompt",),
+        max_items: int = 4096,
+        max_bytes: int | str | None = None,
+        **rollouts: Any,
+    ) -> "Table":
+        """Makes a table whose items grow: oldest first, each is trained on once.
+
+        Args:
+          name: Name of the table.
+          num_rollouts: Rollouts of an item, as in `Rollouts`.
+          signature: A dict of the specs of all columns, by name.
+          item: Names of the columns that an item has once, as in `Rollouts`.
+          max_items: Maximum number of items; more inserts wait.
+          max_bytes: Maximum memory of its items; inserts wait from three quarters of it on.
+          **rollouts: Other settings of `Rollouts`.
+
+        Raises:
+          InvalidArgumentError: If a setting is out of its range.
+        """
+        return cls(
+            name=name,
+            sampler=item_selectors.Fifo(),
+            remover=item_selectors.Fifo(),
+            max_size=max_items,
+            max_times_sampled=1,
+            rate_limiter=rate_limiters.MinSize(1),
+            signature=signature,
+            max_bytes=max_bytes,
+            when_full="wait",
+            rollouts=Rollouts(num_rollouts, item=item, **rollouts),
         )
 
     @classmethod
@@ -253,6 +299,7 @@ class Table:
         max_bytes: int | str | None = None,
         when_full: str | None = None,
         max_priority: Literal["present", "ever"] | None = None,
+        rollouts: Rollouts | None = None,
     ) -> "Table":
         """Makes an empty table with other options; `None` copies the option of this table.
 
@@ -271,6 +318,7 @@ class Table:
             "max_bytes": max_bytes,
             "when_full": when_full,
             "max_priority": max_priority,
+            "rollouts": rollouts,
         }
         own = {
             "extensions": self._extensions,
@@ -333,6 +381,9 @@ def _value(field: Any, settings: Any) -> object:
         found = field.enum_type.values_by_number.get(value, field.enum_type.values[0])
         return found.name.lower()
     is_set = settings.HasField(field.name) if field.has_presence else bool(value)
+    if is_set and field.name == "rollouts":
+        signature = structured_value.decode(settings.signature)
+        return Rollouts.from_proto(value.settings, signature)
     return value if is_set else None
 
 
@@ -347,7 +398,9 @@ def _options(**values: object) -> bytes:
                 known = " or ".join(f'"{word}"' for word in words)
                 raise InvalidArgumentError(f'{field.name} must be {known}, got "{value}"')
             value = words.index(value)
-        if value is not None:
+        if isinstance(value, Message):
+            getattr(message, field.name).CopyFrom(value)
+        elif value is not None:
             setattr(message, field.name, value)
     return message.SerializeToString()
 

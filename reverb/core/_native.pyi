@@ -297,6 +297,15 @@ class Client:
 
         Returns the number of copied items, and of those that the server had already.
         """
+    def change_items(self, changes: Any) -> list[bytes]:
+        """Adds or changes items with rollouts; returns those that were refused, serialized.
+
+        `changes` is a `reverb._client.rollout_items.Changes`.
+        """
+    def take(self, request: bytes) -> tuple[int, int, bytes]:
+        """Takes items with rollouts; returns the holder and number of the lease, and the answer."""
+    def give_up_lease(self, table: str, number: int) -> None:
+        """Releases a lease of this client some time; does not wait for it."""
     def insert(
         self,
         leaves: Sequence[Any],
@@ -485,6 +494,8 @@ class AsyncClient:
     def release_rate_limiter(self, hold: RateLimiterHold) -> Call | None: ...
     def shard_info(self) -> Call | list[ShardRow]: ...
     def start_insert(self) -> Call | Insertion: ...
+    def change_items(self, insertion: Insertion, changes: Any) -> Any: ...
+    def take(self, request: bytes) -> Any: ...
     def insert(
         self,
         insertion: Insertion,

@@ -21,9 +21,9 @@ FEW_WRITERS = (
 FEW_SAMPLERS = ("sample_batch:queue", "sample:queue", "learner:replay")
 
 
-@pytest.fixture
-def servers(tmp_path):
-    with two_servers(tmp_path) as servers:
+@pytest.fixture(params=["checkpoints", "stores"])
+def servers(tmp_path, request):
+    with two_servers(tmp_path, has_stores=request.param == "stores") as servers:
         yield servers
 
 

@@ -43,12 +43,26 @@ def examples():
                 yield pytest.param(test, id=test.name)
 
 
+def rollout_table():
+    spec = reverb.specs.TensorSpec
+    signature = {
+        "prompt": spec([None], np.int32),
+        "tokens": spec([None], np.int32),
+        "score": spec([], np.float32),
+    }
+    return reverb.Table.rollouts("rollouts", 2, signature)
+
+
 @pytest.mark.parametrize("test", list(examples()))
 def test_example(test):
-    with testing.server([testing.table("table"), testing.table("replay")]) as client:
+    has_rollouts = re.search("rollout|OpenItem|insert_item", test.name, re.IGNORECASE)
+    more = [rollout_table()] if has_rollouts else []
+    with testing.server([testing.table("table"), testing.table("replay"), *more]) as client:
         test.globs = {**test.globs, "client": client, "np": np, "reverb": reverb}
         # An example that asks for a sample finds one.
         client.insert([np.zeros(4), 1.0], {"table": 1.0})
+        if has_rollouts:
+            client.insert_item("rollouts", {"prompt": [1, 2]}, name="first")
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
         output = []
         runner.run(test, out=output.append)

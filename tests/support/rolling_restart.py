@@ -95,16 +95,18 @@ def free_ports(count: int) -> list[int]:
 
 
 class RestartedServer:
-    """A `reverb_server` on a port of its own that loads what it saved when it was stopped."""
+    """A `reverb_server` on a port of its own that has what it had when it was stopped."""
 
-    def __init__(self, directory: pathlib.Path, port: int, config: str = CONFIG) -> None:
+    def __init__(
+        self, directory: pathlib.Path, port: int, config: str = CONFIG, *, has_store: bool = False
+    ) -> None:
         self.address = f"127.0.0.1:{port}"
+        checkpoints = (f"--checkpoint-dir={directory}", "--checkpoint-on-stop")
         self._options = [
             f"--port={port}",
             "--host=127.0.0.1",
             f"--config={config}",
-            f"--checkpoint-dir={directory}",
-            "--checkpoint-on-stop",
+            *((f"--store={directory}",) if has_store else checkpoints),
             f"--drain-timeout={DEADLINE_S}",
         ]
         self.start()
@@ -115,7 +117,7 @@ class RestartedServer:
         assert "is ready on port" in self._program.line()
 
     def stop(self) -> None:
-        """Stops it by SIGTERM; it drains and saves."""
+        """Stops it by SIGTERM; it drains, and saves or makes its last commit."""
         self._program.signal(signal.SIGTERM)
         code = self._program.ended()
         errors = self._program.errors
@@ -215,12 +217,12 @@ class Load:
 
 
 @contextlib.contextmanager
-def two_servers(directory: pathlib.Path, config: str = CONFIG) -> Iterator[list[RestartedServer]]:
+def two_servers(directory: pathlib.Path, *, has_stores: bool) -> Iterator[list[RestartedServer]]:
     """Two servers, each with its own directory."""
     servers: list[RestartedServer] = []
     try:
         for name, port in zip("ab", free_ports(2), strict=True):
-            servers.append(RestartedServer(directory / name, port, config))
+            servers.append(RestartedServer(directory / name, port, has_store=has_stores))
         yield servers
     finally:
         for server in servers:

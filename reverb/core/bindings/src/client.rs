@@ -36,7 +36,9 @@ use crate::flat_nest::ColumnNames;
 use crate::legacy_writer::Writer;
 use crate::limiter_hold::RateLimiterHold;
 use crate::locks::Visit;
-use crate::new_items::{add_item, add_rows, item_priorities, row_priorities};
+use crate::new_items::{
+    ItemChanges, add_item, add_rows, item_priorities, row_priorities, send_changes,
+};
 use crate::priority_updates::{parse_mutation, parse_row_updates};
 use crate::process::{Local, runtime};
 use crate::sampler::{Cursor, Sampler, with_samples};
@@ -272,7 +274,7 @@ impl Client {
     ) -> PyResult<RateLimiterHold> {
         let core = self.core()?;
         let hold =
-            self.wait(py, core.hold_rate_limiter(&HoldRateLimiterRequest { table, count }))?;
+            self.wait(py, core.hold_rate_limiter(HoldRateLimiterRequest { table, count }))?;
         Ok(RateLimiterHold::new(hold))
     }
 
@@ -338,6 +340,39 @@ impl Client {
         let keys = add_rows(&mut insertion, &leaves, names, &tables)?;
         self.wait(py, insertion.finish())?;
         Ok(PyArray1::from_vec(py, keys))
+    }
+
+    /// Adds or changes items with rollouts.
+    #[pyo3(signature = (changes))]
+    fn change_items<'py>(
+        &self,
+        py: Python<'py>,
+        changes: ItemChanges<'py>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let mut insertion = self.wait(py, self.core()?.start_insert())?;
+        changes.add_to(&mut insertion)?;
+        let refused = self.wait(py, send_changes(insertion, changes.limit()))?;
+        Ok(refused.iter().map(|it| PyBytes::new(py, it)).collect())
+    }
+
+    /// Releases a lease some time, without waiting for it.
+    #[pyo3(signature = (table, number))]
+    fn give_up_lease(&self, table: String, number: u64) -> PyResult<()> {
+        self.core()?.give_up_lease(table, number);
+        Ok(())
+    }
+
+    /// Takes items with rollouts, for a serialized `TakeRequest` without a lease.
+    #[pyo3(signature = (request))]
+    fn take<'py>(
+        &self,
+        py: Python<'py>,
+        request: &[u8],
+    ) -> PyResult<(u64, u64, Bound<'py, PyBytes>)> {
+        let request = decoded(request)?;
+        let core = self.core()?;
+        let (holder, number, answer) = self.wait(py, core.take(request))?;
+        Ok((holder, number, PyBytes::new(py, &answer)))
     }
 
     #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items, compresses))]

@@ -3,7 +3,7 @@
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use reverb_wire::transport::RateLimiterHold as Core;
+use reverb_wire::transport::Hold as Core;
 
 use crate::locks::Visit;
 use crate::process::Local;

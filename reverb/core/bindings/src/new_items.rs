@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! New items as arguments of Python: their tables, priorities and columns.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use numpy::PyReadonlyArray1;
+use prost::Message as _;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use reverb_base::{Error, Result};
 use reverb_client::{Insertion, RowPriorities};
 use reverb_data::ItemPriority;
+use reverb_wire::convert::rollouts::{from_refusal, to_change};
 
 use crate::array::{all_values, parse_leaves};
 use crate::error::OrRaise;
@@ -87,6 +93,63 @@ pub(crate) fn add_rows(
     let mut parsed = parse_leaves(leaves, Some(names)).collect::<PyResult<Vec<_>>>()?;
     insertion.add_batch(&all_values(&mut parsed, names)?, names, tables).or_raise()?;
     Ok(insertion.keys())
+}
+
+/// Changes of items with rollouts, as Python describes them.
+#[derive(FromPyObject)]
+pub(crate) struct ItemChanges<'py> {
+    table: String,
+    changes: Vec<ItemChange<'py>>,
+    timeout_s: Option<f64>,
+}
+
+#[derive(FromPyObject)]
+struct ItemChange<'py> {
+    /// Key of the item; `None` for a new one.
+    key: Option<u64>,
+    priority: f64,
+    /// A serialized `ItemChange` message.
+    message: Vec<u8>,
+    /// Columns, one for each part, all of them `[T, ...]`.
+    leaves: Vec<Bound<'py, PyAny>>,
+    /// For each column, whether it is a single step.
+    single: Vec<bool>,
+}
+
+impl ItemChanges<'_> {
+    /// Adds them to an insert.
+    pub(crate) fn add_to(&self, insertion: &mut Insertion) -> PyResult<()> {
+        for ItemChange { key, priority, message, leaves, single } in &self.changes {
+            let mut parsed = parse_leaves(leaves, None).collect::<PyResult<Vec<_>>>()?;
+            let values = all_values(&mut parsed, &Arc::default())?;
+            let change = to_change(message).or_raise()?;
+            insertion
+                .add_change(&self.table, *key, *priority, &values, single, change)
+                .or_raise()?;
+        }
+        Ok(())
+    }
+
+    /// Time limit of the insert.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    }
+}
+
+/// Sends changes; returns why the server refused some, as serialized messages.
+pub(crate) async fn send_changes(
+    insertion: Insertion,
+    limit: Option<Duration>,
+) -> Result<Vec<Vec<u8>>> {
+    let sent = insertion.finish_changes();
+    let refused = match limit {
+        None => sent.await?,
+        // The dropped stream cancels an insert that waits.
+        Some(limit) => tokio::time::timeout(limit, sent).await.unwrap_or_else(|_| {
+            Err(Error::deadline_exceeded("insert_item", limit, "room in the backlog"))
+        })?,
+    };
+    Ok(refused.iter().map(|(key, why)| from_refusal(*key, why).encode_to_vec()).collect())
 }
 
 fn table_name(table: &Bound<'_, PyAny>) -> PyResult<String> {

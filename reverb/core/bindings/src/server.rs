@@ -39,6 +39,7 @@ pub(crate) struct Config {
     port: u16,
     host: Option<String>,
     checkpoints: Checkpoints,
+    lease_grace_s: f64,
     checkpoint_interval_s: Option<f64>,
     keepalive_s: Option<f64>,
     keepalive_timeout_s: f64,
@@ -80,6 +81,7 @@ impl Config {
                     .or_raise()?,
                 insecure_tokens: security.is_some_and(|security| security.insecure_tokens),
                 shard: self.shard.map(Shard::options).transpose()?,
+                lease_grace: Duration::from_secs_f64(self.lease_grace_s),
                 ..ServerOptions::default()
             },
         })

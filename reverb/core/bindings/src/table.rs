@@ -13,7 +13,7 @@ use reverb_checkpoint::{to_config, to_message};
 use reverb_data::{Counters, RateLimiterConfig, TableConfig, Totals};
 use reverb_engine::{Restored, Table as Engine};
 use reverb_wire::convert::table_config::{from_limiter, from_selector, to_signature};
-use reverb_wire::convert::table_info::from_table_info;
+use reverb_wire::convert::table_info::{from_table_info, settings_of};
 use reverb_wire::generated::PriorityTableCheckpoint;
 use reverb_wire::generated::tensorflow::StructuredValue;
 
@@ -113,6 +113,13 @@ impl Table {
     }
 }
 
+/// Settings of a table, without its signature, which those of its rollouts are compared with later.
+fn to_settings(message: &PriorityTableCheckpoint) -> PyResult<TableConfig> {
+    let without = PriorityTableCheckpoint { rollouts: None, ..message.clone() };
+    let config = to_config(&without).or_raise()?;
+    Ok(TableConfig { rollouts: settings_of(message.rollouts.as_ref()), ..config })
+}
+
 #[pymethods]
 impl Table {
     #[new]
@@ -166,8 +173,7 @@ impl Table {
             ..options
         };
         // The message of a selector is without its seed.
-        let config =
-            TableConfig { sampler, remover, signature, seed, ..to_config(&message).or_raise()? };
+        let config = TableConfig { sampler, remover, signature, seed, ..to_settings(&message)? };
         let engine = Engine::new(config).or_raise()?;
         limiter.table.visit(|table| *table = Arc::downgrade(&engine));
         let engine = Mutex::new(engine);

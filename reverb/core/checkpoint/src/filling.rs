@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use reverb_base::{Error, Result};
+use reverb_data::rollouts::{RolloutsInfo, StoredGrowing};
 use reverb_data::{MemoryConfig, StoredItem, TableConfig, WhenFull};
 use reverb_engine::{Restored, Table};
 use reverb_wire::generated::PriorityTableCheckpoint;
@@ -59,7 +60,16 @@ impl<'a> Filling<'a> {
         for (table, &at) in stored.iter().zip(&targets) {
             let config = settings_for(table, &tables[at].config(), options, about);
             let new = config.and_then(|config| Restored::new(config, &table.counters()));
-            restored.push(new.map_err(|error| error.context(&capitalized(about)))?);
+            let mut new = new.map_err(|error| error.context(&capitalized(about)))?;
+            if let Some(rollouts) = &table.message().rollouts {
+                new.set_rollouts(&RolloutsInfo {
+                    version: rollouts.version,
+                    taken: rollouts.taken,
+                    newest: rollouts.newest.as_str().into(),
+                    ..RolloutsInfo::default()
+                });
+            }
+            restored.push(new);
         }
         Ok(Self { tables, targets, restored, about })
     }
@@ -71,6 +81,16 @@ impl<'a> Filling<'a> {
     /// `FailedPrecondition` if the table does not accept it.
     pub fn push(&mut self, table: usize, item: StoredItem) -> Result<()> {
         let pushed = self.restored[table].push(item);
+        pushed.map_err(|error| error.context(&capitalized(self.about)))
+    }
+
+    /// Adds an item with rollouts, before all whole ones.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if the table does not accept it.
+    pub(crate) fn push_growing(&mut self, table: usize, item: StoredGrowing) -> Result<()> {
+        let pushed = self.restored[table].push_growing(item);
         pushed.map_err(|error| error.context(&capitalized(self.about)))
     }
 

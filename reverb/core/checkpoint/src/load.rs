@@ -81,6 +81,7 @@ pub fn load(
     progress.expect_items(stored.num_items().unwrap_or(0));
     let chunks = stored.chunks(progress, adopt)?;
     let mut num_items = 0;
+    stored.for_each_growing(&chunks, |table, item| filling.push_growing(table, item))?;
     stored.for_each_item(progress, &chunks, |table, item| {
         num_items += 1;
         filling.push(table, item)

@@ -10,10 +10,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message;
 use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::proto_bytes::{put_bytes_field, put_varint_field};
+use reverb_data::rollouts::StoredGrowing;
 use reverb_data::{Chunk, ShardIdentity, StoredItem};
 use reverb_engine::{SnapshotCut, Table, TableSnapshot};
 use reverb_wire::codec::chunk::put_chunk_data;
 use reverb_wire::codec::item::{ItemHead, put_item_with_keys};
+use reverb_wire::convert::rollouts::from_growing;
 
 use crate::chunk_set::ChunkSet;
 use crate::directory::{CHUNKS, ITEMS, Partial, TABLES, prune};
@@ -117,11 +120,18 @@ pub fn save(
     manifest.shard.clone_from(&options.shard);
     manifest.store = options.store;
     manifest.taken_at = Some(taken_at);
-    manifest.files.push(write_tables(&partial, &snapshots, progress)?);
+    let growing: Vec<Vec<StoredGrowing>> = snapshots
+        .iter()
+        .map(|snapshot| snapshot.rollouts.as_ref().map_or_else(Vec::new, |kept| kept.to_stored()))
+        .collect();
     let mut chunks = ChunkSet::default();
     for item in snapshots.iter().flat_map(|snapshot| &snapshot.items) {
         chunks.add(&item.trajectory);
     }
+    for (item, _) in growing.iter().flatten().filter_map(|item| item.aside.as_ref()) {
+        chunks.add(&item.trajectory);
+    }
+    manifest.files.push(write_tables(&partial, &snapshots, &growing, &chunks, progress)?);
     // A small save takes a moment; with a low priority, many times as long on a busy machine.
     let bytes = chunks.chunks().iter().map(|(_, chunk)| chunk.payload_len()).sum::<usize>();
     if !has_many_items && bytes > PIECE_BYTES {
@@ -157,11 +167,18 @@ fn begin_snapshot(tables: &[Arc<Table>], progress: &Progress) -> Result<Snapshot
 fn write_tables(
     partial: &Partial,
     snapshots: &[TableSnapshot],
+    growing: &[Vec<StoredGrowing>],
+    chunks: &ChunkSet,
     progress: &Progress,
 ) -> Result<FileEntry> {
     let mut raw = Vec::new();
-    for snapshot in snapshots {
-        let data = settings::to_message(&snapshot.info).encode_to_vec();
+    for (snapshot, growing) in snapshots.iter().zip(growing) {
+        let mut message = settings::to_message(&snapshot.info);
+        if let Some(rollouts) = &mut message.rollouts {
+            let name = &snapshot.info.config.name;
+            rollouts.items = growing.iter().map(|item| growing_item(name, item, chunks)).collect();
+        }
+        let data = message.encode_to_vec();
         read_table(&data).map_err(|what| {
             let name = &snapshot.info.config.name;
             Error::resource_exhausted(format!("Checkpoint: table {name} cannot be stored: {what}."))
@@ -172,6 +189,20 @@ fn write_tables(
     let mut file = RecordFile::begin(partial.path(), TABLES, partial.tables(), progress)?;
     file.write(&Compressor::new().compress(&raw))?;
     file.finish(snapshots.len() as u64)
+}
+
+/// The record of an item with rollouts, with its columns unless it is ready.
+fn growing_item(table: &str, item: &StoredGrowing, chunks: &ChunkSet) -> Vec<u8> {
+    let mut record = Vec::new();
+    match &item.aside {
+        Some((stored, _)) => {
+            let head = ItemHead::of_stored(table, stored);
+            put_item_with_keys(&mut record, &head, &stored.trajectory, |it| chunks.key_of(it));
+        }
+        None => put_varint_field(&mut record, 1, item.key),
+    }
+    put_bytes_field(&mut record, 1004, &from_growing(item).encode_to_vec());
+    record
 }
 
 fn write_items(

@@ -2,15 +2,18 @@
 //! The settings and counters of a table in a checkpoint.
 
 use reverb_base::{Error, Result};
+use reverb_data::rollouts::{RolloutSettings, RolloutsInfo};
 use reverb_data::{
     Counters, MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, Signature, TableConfig,
     TableInfo, Totals, WhenFull,
 };
+use reverb_wire::convert::rollouts::from_settings;
 use reverb_wire::convert::table_config::{
     from_limiter, from_max_bytes, from_max_priority, from_rate_limiter, from_selector,
     from_signature, from_when_full, to_max_priority, to_memory, to_rate_limiter, to_selector,
     to_signature,
 };
+use reverb_wire::convert::table_info::{from_rollouts, settings_of};
 use reverb_wire::generated as proto;
 
 /// Message for a table in a checkpoint, without its items.
@@ -29,6 +32,11 @@ pub fn to_counters_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
         largest_priority: info.largest_priority,
         total_inserts: unless_counted(info.totals.inserts, info.num_inserts),
         total_samples: unless_counted(info.totals.samples, info.num_samples),
+        rollouts: info.rollouts.as_ref().zip(info.config.rollouts.as_deref()).map(|both| {
+            let RolloutsInfo { taken, ready_held, .. } = *both.0;
+            // What clients hold is free in the checkpoint, as if it had been given back.
+            proto::RolloutsInfo { taken: taken.saturating_sub(ready_held), ..from_rollouts(both) }
+        }),
         ..proto::PriorityTableCheckpoint::default()
     }
 }
@@ -44,6 +52,9 @@ pub(crate) fn take_counters(
     message.largest_priority = counters.largest_priority;
     message.total_inserts = counters.total_inserts;
     message.total_samples = counters.total_samples;
+    if counters.rollouts.is_some() {
+        message.rollouts.clone_from(&counters.rollouts);
+    }
 }
 
 /// Message for settings, without counters.
@@ -61,6 +72,7 @@ pub fn from_config(config: &TableConfig) -> proto::PriorityTableCheckpoint {
         seed: _,
         memory: MemoryConfig { max_bytes, when_full },
         max_priority,
+        rollouts,
     } = config;
     proto::PriorityTableCheckpoint {
         table_name: name.clone(),
@@ -73,6 +85,10 @@ pub fn from_config(config: &TableConfig) -> proto::PriorityTableCheckpoint {
         max_bytes: from_max_bytes(*max_bytes),
         when_full: from_when_full(*when_full).into(),
         max_priority: from_max_priority(*max_priority).into(),
+        rollouts: rollouts.as_deref().map(|settings| proto::RolloutsInfo {
+            settings: Some(from_settings(settings)),
+            ..proto::RolloutsInfo::default()
+        }),
         ..proto::PriorityTableCheckpoint::default()
     }
 }
@@ -94,6 +110,7 @@ pub fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<TableConfig
         seed: None,
         memory: to_memory(message),
         max_priority: to_max_priority(message),
+        rollouts: settings_of(message.rollouts.as_ref()),
     };
     config.validate()?;
     Ok(config)
@@ -146,6 +163,7 @@ pub(crate) fn differences(
         seed: _,
         memory: MemoryConfig { max_bytes, when_full },
         max_priority,
+        rollouts,
     } = code;
     let limiter = stored.rate_limiter.unwrap_or_default();
     let selector = |options: &Option<_>| to_selector(options.as_ref());
@@ -180,6 +198,11 @@ pub(crate) fn differences(
         ("max_bytes", bytes(to_memory(stored).max_bytes), bytes(*max_bytes)),
         ("when_full", word(to_memory(stored).when_full), word(*when_full)),
         ("max_priority", which(to_max_priority(stored)), which(*max_priority)),
+        (
+            "rollouts",
+            of_rollouts(settings_of(stored.rollouts.as_ref()).as_deref()),
+            of_rollouts(rollouts.as_deref()),
+        ),
         ("signature", describe(stored_signature(stored).as_ref()), describe(code_signature)),
     ];
     all.into_iter().filter(|(_, stored, code)| stored != code).collect()
@@ -191,6 +214,10 @@ fn bytes(max_bytes: Option<u64>) -> String {
 
 fn which(max_priority: MaxPriority) -> String {
     format!("{max_priority:?}").to_lowercase()
+}
+
+fn of_rollouts(settings: Option<&RolloutSettings>) -> String {
+    settings.map_or_else(|| "none".to_owned(), |settings| format!("{settings:?}"))
 }
 
 fn word(when_full: WhenFull) -> String {

@@ -13,9 +13,11 @@ use bytes::Bytes;
 use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
 use reverb_base::{Error, Result, Unreadable, open_file};
+use reverb_data::rollouts::{Stage, StoredGrowing};
 use reverb_data::{Chunk, ChunkMaker, Counters, ShardIdentity, StoredItem, TableConfig};
 use reverb_wire::codec::chunk::RawChunk;
 use reverb_wire::codec::item::RawItem;
+use reverb_wire::convert::rollouts::to_growing;
 use reverb_wire::generated::PriorityTableCheckpoint;
 
 use crate::blocks::{Block, Blocks, Encoding, Record};
@@ -332,6 +334,26 @@ impl Stored {
         self.for_each_item_block(progress, parse, |(table, item)| each(table, item))
     }
 
+    /// Calls `each` with every item of a table with rollouts, and the position of the table. Ready
+    /// ones are without their columns.
+    pub(crate) fn for_each_growing(
+        &self,
+        chunks: &ChunkMap,
+        mut each: impl FnMut(usize, StoredGrowing) -> Result<()>,
+    ) -> Result<()> {
+        for (position, table) in self.tables.iter().enumerate() {
+            let items = table.message.rollouts.iter().flat_map(|rollouts| &rollouts.items);
+            for record in items {
+                let item = to_growing_item(record, chunks, table.name()).map_err(|error| {
+                    let place = format!("in table {}", table.name());
+                    damaged(&self.path.join(TABLES), &place, error.message())
+                })?;
+                each(position, item)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The items inside the records of tables, with the positions of their tables.
     pub(crate) fn items_in_tables(&self, chunks: &ChunkMap) -> Result<Vec<(usize, StoredItem)>> {
         let items = self.messages_in_tables().map(|(table, message)| {
@@ -463,6 +485,17 @@ fn to_item(
         inserted_at_ns: raw.inserted_at_ns,
         trajectory,
     })
+}
+
+/// Reads an item with rollouts, and checks its columns if it has them here.
+fn to_growing_item(record: &[u8], chunks: &ChunkMap, table: &str) -> Result<StoredGrowing> {
+    let raw = RawItem::parse(record)?;
+    let growing = raw.growing.ok_or_else(|| Error::data_loss("an item has no state."))?;
+    let (mut item, parts) = to_growing(raw.key, growing)?;
+    if item.stage != Stage::Ready {
+        item.aside = Some((to_item(&raw, record, chunks, table)?, parts));
+    }
+    Ok(item)
 }
 
 thread_local! {

@@ -14,6 +14,12 @@ use reverb_wire::generated::PriorityTableCheckpoint;
 
 const ITEM: u32 = 2;
 const SIGNATURE: u32 = 9;
+const ROLLOUTS: u32 = 1006;
+/// Number of the field in the message of rollouts.
+const GROWING_ITEM: u32 = 10;
+
+/// The record of a table has room for fewer.
+const MAX_GROWING_ITEMS: usize = 1 << 20;
 
 /// Maximum size of a signature with its nested fields. Ten thousand columns take a quarter of it.
 const MAX_SIGNATURE_BYTES: usize = 4 << 20;
@@ -40,6 +46,9 @@ pub(crate) fn read_table(record: &[u8]) -> Result<(PriorityTableCheckpoint, Vec<
                 if let (SIGNATURE, Field::Bytes(message)) = (number, value) {
                     signature.add(message)?;
                 }
+                if let (ROLLOUTS, Field::Bytes(message)) = (number, value) {
+                    check_rollouts(message)?;
+                }
                 rest.extend_from_slice(&before[..before.len() - reader.rest().len()]);
             }
         }
@@ -47,6 +56,19 @@ pub(crate) fn read_table(record: &[u8]) -> Result<(PriorityTableCheckpoint, Vec<
     let message =
         PriorityTableCheckpoint::decode(Bytes::from(rest)).map_err(|error| error.to_string())?;
     Ok((message, items))
+}
+
+/// Counts the items with rollouts, which stay encoded, each in memory of its own.
+fn check_rollouts(message: &[u8]) -> Result<(), String> {
+    let mut num_items = 0;
+    let mut reader = Reader::new(message);
+    while let Some(field) = reader.field().map_err(|error| error.message().to_owned())? {
+        num_items += usize::from(matches!(field, (GROWING_ITEM, Field::Bytes(_))));
+    }
+    if num_items > MAX_GROWING_ITEMS {
+        return Err(format!("it has more than {MAX_GROWING_ITEMS} items with rollouts"));
+    }
+    Ok(())
 }
 
 #[derive(Debug, Default)]

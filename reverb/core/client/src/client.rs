@@ -16,9 +16,10 @@ use reverb_data::{
 use reverb_wire::Capability;
 use reverb_wire::calls::SmallCall;
 use reverb_wire::generated::reverb::HoldRateLimiterRequest;
-use reverb_wire::transport::{RateLimiterHold, ServerInfo};
+use reverb_wire::transport::{Hold, HoldRequest, ServerInfo};
 use tokio::runtime::Handle;
 
+use crate::leases::Leases;
 use crate::sampler::batch::BatchBuilder;
 use crate::sampler::batch_column::{BatchColumn, GivenColumn};
 use crate::sampler::batch_size::BatchBounds;
@@ -41,6 +42,7 @@ pub struct Client {
     session: Arc<Session>,
     idle_streams: Arc<IdleStreams>,
     last_dropped: Arc<LastDropped>,
+    leases: Arc<Leases>,
     compression: Compression,
 }
 
@@ -58,6 +60,7 @@ impl Client {
             session: Arc::new(session),
             idle_streams: Arc::default(),
             last_dropped: Arc::default(),
+            leases: Arc::default(),
             compression: Compression::Auto,
         }
     }
@@ -69,6 +72,7 @@ impl Client {
             session: Arc::clone(&self.session),
             idle_streams: Arc::clone(&self.idle_streams),
             last_dropped: Arc::clone(&self.last_dropped),
+            leases: Arc::clone(&self.leases),
             compression,
         }
     }
@@ -87,6 +91,11 @@ impl Client {
 
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
+    }
+
+    /// Its leases on items with rollouts.
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.leases
     }
 
     /// The structured writer that was dropped last, if it still has items.
@@ -179,11 +188,12 @@ impl Client {
     /// `FailedPrecondition` if it is off already.
     pub async fn hold_rate_limiter(
         &self,
-        request: &HoldRateLimiterRequest,
-    ) -> Result<Box<dyn RateLimiterHold>> {
+        request: HoldRateLimiterRequest,
+    ) -> Result<Box<dyn Hold>> {
+        let request = HoldRequest::RateLimiter(request);
         let hold = self.session.retrying(|transport| {
             let request = request.clone();
-            async move { transport.hold_rate_limiter(request).await }
+            async move { transport.hold(request).await }
         });
         self.answer_to("HoldRateLimiter", hold).await
     }

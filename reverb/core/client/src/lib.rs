@@ -10,6 +10,7 @@
 
 mod absence;
 mod client;
+mod leases;
 mod retry;
 mod sampler;
 mod session;

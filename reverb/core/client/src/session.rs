@@ -181,7 +181,7 @@ impl Session {
         request: Bytes,
     ) -> Result<Bytes> {
         let is_for_one = match call.group {
-            InGroup::Merge => false,
+            InGroup::Merge | InGroup::Only => false,
             InGroup::Own => !self.leads_to_group(),
             InGroup::Refused => true,
         };

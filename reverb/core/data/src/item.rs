@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::max_priority::ItemPriority;
+use crate::rollouts::ItemChange;
 use crate::step_window::SampledWindow;
 use crate::trajectory::Trajectory;
 
@@ -23,6 +24,8 @@ pub struct NewItem {
     pub times_sampled: i32,
     /// Its columns.
     pub trajectory: Trajectory,
+    /// What the columns are for, in a table with rollouts; `None`: a whole item.
+    pub change: Option<Box<ItemChange>>,
 }
 
 impl NewItem {
@@ -42,6 +45,7 @@ impl NewItem {
             removal_priority: removal,
             times_sampled: 0,
             trajectory,
+            change: None,
         }
     }
 }

@@ -26,6 +26,7 @@ mod max_priority;
 mod prospects;
 pub mod proto_bytes;
 mod right;
+pub mod rollouts;
 pub mod sample_options;
 mod selector_config;
 mod shard_identity;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The settings of a table, with their limits.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::Signature;
 use crate::max_priority::MaxPriority;
+use crate::rollouts::RolloutSettings;
 use crate::selector_config::SelectorConfig;
 use reverb_base::{Error, Result};
 
@@ -36,6 +39,8 @@ pub struct TableConfig {
     pub memory: MemoryConfig,
     /// Meaning of [`MAX_PRIORITY`](crate::MAX_PRIORITY) as the priority of a new item.
     pub max_priority: MaxPriority,
+    /// Settings of a table whose items have rollouts.
+    pub rollouts: Option<Arc<RolloutSettings>>,
 }
 
 impl TableConfig {
@@ -57,6 +62,7 @@ impl TableConfig {
             seed: None,
             memory: MemoryConfig::default(),
             max_priority: MaxPriority::default(),
+            rollouts: None,
         }
     }
 
@@ -114,9 +120,43 @@ impl TableConfig {
                 ));
             }
             self.rate_limiter.validate()?;
-            self.memory.validate()
+            self.memory.validate()?;
+            self.rollouts.as_ref().map_or(Ok(()), |rollouts| self.check_rollouts(rollouts))
         };
         check().map_err(|error| error.context(&format!("Table {}", self.name)))
+    }
+}
+
+impl TableConfig {
+    /// Checks what else a table with rollouts needs.
+    fn check_rollouts(&self, rollouts: &RolloutSettings) -> Result<()> {
+        rollouts.validate()?;
+        for (side, selector) in [("sampler", &self.sampler), ("remover", &self.remover)] {
+            let name = match selector {
+                SelectorConfig::Shuffle { .. } => "Shuffle",
+                SelectorConfig::Recent { .. } => "Recent",
+                SelectorConfig::UniformOverSteps => "Uniform(over=\"steps\")",
+                _ => continue,
+            };
+            return Err(Error::invalid_argument(format!(
+                "items with rollouts go back to their order, which the {side} {name} cannot; use \
+                 Fifo, Lifo, Uniform, Prioritized, MinHeap or MaxHeap."
+            )));
+        }
+        if self.rate_limiter.has_min() || self.rate_limiter.has_max() {
+            return Err(Error::invalid_argument(
+                "the rate limiter of a table with rollouts must be MinSize: items that leave \
+                 untrained would close SampleToInsertRatio; use items_per_version.",
+            ));
+        }
+        let num_columns = self.signature.as_ref().map(|it| it.flat.0.len());
+        if num_columns != Some(rollouts.num_columns as usize) {
+            return Err(Error::invalid_argument(format!(
+                "a table with rollouts needs a signature of its {} columns.",
+                rollouts.num_columns
+            )));
+        }
+        Ok(())
     }
 }
 

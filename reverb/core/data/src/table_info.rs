@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::TableConfig;
+use crate::rollouts::RolloutsInfo;
 
 /// The state of a table at one instant.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +46,8 @@ pub struct TableInfo {
     pub waiting_bytes: u64,
     /// Number of sample requests that wait for the limiter.
     pub waiting_samples: usize,
+    /// What is there of items with rollouts.
+    pub rollouts: Option<RolloutsInfo>,
 }
 
 /// Items inserted and sampled over the life of a table.

@@ -23,8 +23,9 @@ mod table;
 
 pub use histogram::Histogram;
 pub use table::{
-    ChangedBy, ChangedItem, Changes, Commit, Configured, Confirm, Evicted, Forecast, Held, Limit,
-    LimiterHold, MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS, Removal, Removed, Restored, Scan, Side,
-    SlotSet, SnapshotCut, Statistics, Table, TableChanges, TableCommit, TableCut, TableSnapshot,
-    TableStatus, TableWatch, Transferred, Unsynced, WaitReason, Watched, configure,
+    ChangedBy, ChangedItem, Changes, Commit, Configured, Confirm, Evicted, Forecast, Growing,
+    GrowingValues, Held, Kept, Limit, LimiterHold, MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS, Removal,
+    Removed, Restored, Scan, Side, SlotSet, SnapshotCut, Statistics, Table, TableChanges,
+    TableCommit, TableCut, TableSnapshot, TableStatus, TableWatch, TakeRequest, Taken, Takes,
+    Transferred, Unsynced, WaitReason, Watched, configure,
 };

@@ -146,6 +146,11 @@ impl RateLimiter {
         self.samples += 1;
     }
 
+    /// Takes a counted sample back: its item returns.
+    pub(crate) fn uncount_sample(&mut self) {
+        self.samples -= 1;
+    }
+
     /// Counts an item that came without an insert as one delete less, or else as a neutral insert.
     /// So inserts minus deletes is the number of items, and the cursor does not move.
     pub(crate) fn count_transfer(&mut self) {

@@ -11,6 +11,7 @@ use reverb_data::SelectorConfig;
 mod at_end;
 mod heap;
 mod insertion_order;
+mod ordered;
 mod prioritized;
 mod recent;
 mod shuffle;
@@ -19,6 +20,7 @@ mod uniform;
 
 use at_end::{Fifo, Lifo};
 use heap::Heap;
+use ordered::Ordered;
 pub(crate) use prioritized::NewWeights;
 use prioritized::Prioritized;
 use recent::Recent;
@@ -143,6 +145,7 @@ pub(crate) enum Selector {
     Heap(Heap),
     Shuffle(Shuffle),
     Recent(Recent),
+    Ordered(Ordered),
 }
 
 /// Weights by which a selector chooses; those by age change with every insert.
@@ -165,6 +168,7 @@ macro_rules! dispatch {
             Selector::Heap($selector) => $call,
             Selector::Shuffle($selector) => $call,
             Selector::Recent($selector) => $call,
+            Selector::Ordered($selector) => $call,
         }
     };
 }
@@ -183,6 +187,21 @@ impl Selector {
             SelectorConfig::Shuffle { seed } => Self::Shuffle(Shuffle::new(seed)),
             SelectorConfig::Recent { expected_age } => Self::Recent(Recent::new(expected_age)),
         }
+    }
+
+    /// The selector of a table whose items leave for a while: `Fifo` and `Lifo` go by order
+    /// numbers.
+    pub(crate) fn by_order(config: &SelectorConfig) -> Self {
+        match config {
+            SelectorConfig::Fifo => Self::Ordered(Ordered::new(false)),
+            SelectorConfig::Lifo => Self::Ordered(Ordered::new(true)),
+            other => Self::new(other),
+        }
+    }
+
+    /// True if it gets order numbers instead of priorities.
+    pub(crate) fn is_by_order(&self) -> bool {
+        matches!(self, Self::Ordered(_))
     }
 
     /// Bytes of an item in this selector.
@@ -211,7 +230,8 @@ impl Selector {
             | Self::Prioritized(_)
             | Self::Heap(_)
             | Self::Shuffle(_)
-            | Self::Recent(_) => None,
+            | Self::Recent(_)
+            | Self::Ordered(_) => None,
         };
         known.into_iter().flatten()
     }
@@ -242,7 +262,8 @@ impl Selector {
             | Self::Steps(_)
             | Self::Prioritized(_)
             | Self::Heap(_)
-            | Self::Recent(_) => None,
+            | Self::Recent(_)
+            | Self::Ordered(_) => None,
         }
     }
 
@@ -254,7 +275,9 @@ impl Selector {
             Self::Steps(selector) => Weights::OfSteps(selector),
             Self::Uniform(_) => Weights::Equal,
             Self::Recent(_) => Weights::ByAge,
-            Self::Fifo(_) | Self::Lifo(_) | Self::Heap(_) | Self::Shuffle(_) => Weights::InOrder,
+            Self::Fifo(_) | Self::Lifo(_) | Self::Heap(_) | Self::Shuffle(_) | Self::Ordered(_) => {
+                Weights::InOrder
+            }
         }
     }
 
@@ -295,7 +318,8 @@ impl Selector {
                 | Self::Uniform(_)
                 | Self::Steps(_)
                 | Self::Heap(_)
-                | Self::Shuffle(_),
+                | Self::Shuffle(_)
+                | Self::Ordered(_),
                 _,
             ) => {}
         }

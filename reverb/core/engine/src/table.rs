@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use reverb_base::ranked::{Rank, Ranked};
 use reverb_base::{Error, Result};
+use reverb_data::rollouts::Refusal;
 use reverb_data::{NewItem, ServerAccount, TableConfig, TableInfo, Trajectory};
 use tokio::sync::Notify;
 
@@ -23,6 +24,8 @@ mod episodes;
 mod eviction;
 mod forecast;
 mod foreign_keys;
+#[cfg(test)]
+mod growing_tests;
 mod insert_room;
 mod items;
 mod key_index;
@@ -33,6 +36,7 @@ mod model_tests;
 mod mutation;
 mod operation;
 mod restore;
+mod rollouts;
 mod sample_request;
 mod scan;
 mod snapshot;
@@ -40,6 +44,7 @@ mod state;
 mod statistics;
 mod step_counts;
 mod sweep;
+mod takes;
 #[cfg(test)]
 mod testing;
 mod transfer;
@@ -63,11 +68,14 @@ pub use foreign_keys::SlotSet;
 use insert_room::InsertRoom;
 pub use limiter_hold::LimiterHold;
 pub use restore::Restored;
+use rollouts::Rollouts;
+pub use rollouts::{Growing, GrowingValues, Kept, Takes};
 pub use scan::Scan;
 pub use snapshot::{SnapshotCut, TableCut, TableSnapshot};
 use state::TableState;
-pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
+pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS, Taken};
 pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};
+pub use takes::TakeRequest;
 pub use transfer::Transferred;
 use visits::Lock;
 use wait_queues::{Completions, WaitQueues};
@@ -80,6 +88,9 @@ use watch::{Versions, Watchers};
 pub trait Confirm: Send + Sync {
     /// These items were inserted. They may already have been removed again.
     fn confirmed(&self, keys: &[u64]);
+
+    /// These items with rollouts are refused, and why. They are confirmed right after that.
+    fn refused(&self, _refused: Vec<(u64, Refusal)>) {}
 
     /// The table was closed. Items of the call without confirmation will not be inserted.
     fn failed(&self, error: Error);
@@ -130,7 +141,7 @@ impl Shared {
         let Self { config, state, queues, clock, .. } = self;
         TableInfo {
             config: Arc::clone(config),
-            current_size: state.len() as i64,
+            current_size: state.num_present() as i64,
             num_inserts: state.limiter().inserts(),
             num_samples: state.limiter().samples(),
             totals: state.totals(),
@@ -145,7 +156,8 @@ impl Shared {
             num_chunks: state.account().num_chunks(),
             waiting_inserts: queues.queued_inserts(),
             waiting_bytes: queues.queued_bytes(),
-            waiting_samples: queues.queued_samples(),
+            waiting_samples: queues.queued_samples() + queues.takes.len(),
+            rollouts: state.rollouts().map(Rollouts::info),
         }
     }
 }

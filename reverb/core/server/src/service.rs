@@ -13,6 +13,7 @@ mod health;
 mod held_chunks;
 mod http_port;
 mod insert_stream;
+mod leases;
 mod limiter_hold;
 mod limits;
 mod local;
@@ -59,6 +60,7 @@ use writer_places::WriterPlaces;
 
 pub use checkpoints::CheckpointOptions;
 pub use http_port::HttpPort;
+use leases::Holders;
 pub use limits::Limits;
 pub use local::{local_has_ended, local_shard, local_shard_of_id, local_shard_of_socket};
 pub use open::{Config, HttpOptions, Opened};
@@ -90,6 +92,8 @@ pub(crate) struct Service {
     pub(crate) group: Arc<Group>,
     /// Shards at which writers of the group started recently.
     pub(crate) writer_places: WriterPlaces,
+    /// Clients with leases on items with rollouts.
+    pub(crate) holders: Holders,
     /// Wakes the watchers of its tables.
     pub(crate) changes: Arc<TableChanges>,
     /// Gate through which all calls except insert streams are read.

@@ -17,7 +17,8 @@ use reverb_data::{MAX_MAX_SIZE, MemoryConfig, RateLimiterConfig, TableConfig};
 ///
 /// # Errors
 ///
-/// `InvalidArgument` if `max_bytes` is less than one byte for each part.
+/// `InvalidArgument` if `max_bytes` is less than one byte for each part, and for a table with
+/// rollouts, which cannot be divided.
 pub fn part(table: &TableConfig, index: usize, num_shards: usize) -> Result<TableConfig> {
     // The pattern is exhaustive, so that the compiler points here when an option is added: it is
     // the same in all parts, or it is divided here and added up in `whole`.
@@ -32,7 +33,14 @@ pub fn part(table: &TableConfig, index: usize, num_shards: usize) -> Result<Tabl
         seed: _,
         memory: MemoryConfig { max_bytes, when_full },
         max_priority: _,
+        rollouts,
     } = table;
+    if rollouts.is_some() && num_shards > 1 {
+        return Err(Error::invalid_argument(format!(
+            "Table {name} has rollouts; a group of {num_shards} servers cannot hold it. Start one \
+             with num_shards=1, or serve the table by itself."
+        )));
+    }
     let shards = num_shards.max(1) as i64;
     let max_size = match *max_size {
         size if size < 1 || is_bounded_by_limiter(table) => size,
@@ -311,6 +319,7 @@ mod tests {
                 seed: Some(3),
                 memory: MemoryConfig { max_bytes, when_full: WhenFull::Wait },
                 max_priority: MaxPriority::Ever,
+                rollouts: None,
             }
         })
     }

@@ -3,7 +3,7 @@
 
 mod even;
 mod fetch;
-mod limiter_hold;
+mod hold;
 mod scan;
 pub(crate) mod updates;
 mod writers;
@@ -15,10 +15,9 @@ use prost::bytes::Bytes;
 use reverb_base::{Error, ErrorKind, Result};
 use reverb_data::NewItem;
 use reverb_wire::calls::{InGroup, Repeat, SmallCall};
-use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
-    BoxFuture, InsertGroup, InsertStream, NextStream, RateLimiterHold, SampleStream, ScanOptions,
+    BoxFuture, Hold, HoldRequest, InsertGroup, InsertStream, NextStream, SampleStream, ScanOptions,
     ScanStream, ShardRoute, Transport,
 };
 
@@ -125,7 +124,10 @@ impl Transport for GroupTransport {
             let view = self.group.view().await?;
             match view.only() {
                 // A change goes through the roll call even in a group of one.
-                Some(only) if !matches!(call.repeat, Repeat::Change { .. }) => {
+                Some(only)
+                    if !matches!(call.repeat, Repeat::Change { .. })
+                        || call.group == InGroup::Only =>
+                {
                     only.shard()?.small_call(call, request).await
                 }
                 _ => merged(&self.group, &view, call, request).await,
@@ -133,15 +135,12 @@ impl Transport for GroupTransport {
         })
     }
 
-    fn hold_rate_limiter(
-        &self,
-        request: HoldRateLimiterRequest,
-    ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
+    fn hold(&self, request: HoldRequest) -> BoxFuture<'_, Result<Box<dyn Hold>>> {
         Box::pin(async move {
             let (view, only) = self.only().await?;
             match only {
-                Some(only) => only.hold_rate_limiter(request).await,
-                None => limiter_hold::hold(&view, request).await,
+                Some(only) => only.hold(request).await,
+                None => hold::hold(&view, request).await,
             }
         })
     }

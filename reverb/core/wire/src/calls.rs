@@ -144,6 +144,8 @@ pub enum InGroup {
     Own,
     /// The group refuses it: it is meant for one server.
     Refused,
+    /// A group of one passes it on. Others refuse it: they have no table that it is about.
+    Only,
 }
 
 /// A decoded message, or the decoding error.
@@ -185,6 +187,8 @@ pub const INITIALIZE_CONNECTION: &str = "/deepmind.reverb.ReverbService/Initiali
 pub const SCAN: &str = "/reverb.ReplayService/Scan";
 /// Turns a rate limiter off for a while. Not in dm-reverb.
 pub const HOLD_RATE_LIMITER: &str = "/reverb.ReplayService/HoldRateLimiter";
+/// Keeps the leases of a client on items with rollouts. Not in dm-reverb.
+pub const HOLD_LEASES: &str = "/reverb.ReplayService/HoldLeases";
 /// Streams sizes, masses and cursors of tables as they change. Not in dm-reverb.
 pub const WATCH: &str = "/reverb.ReplayService/Watch";
 /// Updates priorities, and reports missing keys. Not in dm-reverb.
@@ -202,13 +206,14 @@ pub const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflect
 pub const OLD_REFLECTION: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
 /// Calls that carry items or hold a stream, and those of gRPC itself.
-const OTHER_CALLS: [(&str, Needs, RequestLimit); 13] = [
+const OTHER_CALLS: [(&str, Needs, RequestLimit); 14] = [
     (INSERT_STREAM, Needs::OnTable(Right::Insert), RequestLimit::MessageBytes),
     (SAMPLE_STREAM, Needs::OnTable(Right::Sample), SMALL),
     (MUTATE_PRIORITIES, Needs::OnTable(Right::Update), RequestLimit::CallBytes),
     (INITIALIZE_CONNECTION, Needs::AnyRight, SMALL),
     (SCAN, Needs::OnTable(Right::Sample), SMALL),
     (HOLD_RATE_LIMITER, Needs::OnTable(Right::Admin), SMALL),
+    (HOLD_LEASES, Needs::AnyRight, SMALL),
     (WATCH, Needs::AnyRight, NAMES),
     (UPDATE_PRIORITIES, Needs::OnTable(Right::Update), RequestLimit::CallBytes),
     (TRANSFER, Needs::OnTable(Right::Admin), RequestLimit::MessageBytes),

@@ -25,6 +25,8 @@ pub enum Capability {
     ChosenItems,
     /// `SampleStreamRequest.window`, and samplers over steps.
     Windows,
+    /// Tables whose items have rollouts.
+    Rollouts,
 }
 
 impl Capability {
@@ -39,6 +41,7 @@ impl Capability {
         Self::Selectors,
         Self::ChosenItems,
         Self::Windows,
+        Self::Rollouts,
     ];
 
     /// Name in messages.
@@ -53,6 +56,7 @@ impl Capability {
             Self::Selectors => "selectors",
             Self::ChosenItems => "chosen_items",
             Self::Windows => "windows",
+            Self::Rollouts => "rollouts",
         }
     }
 
@@ -68,6 +72,7 @@ impl Capability {
             Self::Selectors => "selectors beyond dm-reverb's",
             Self::ChosenItems => "a choice of items (fetch, scan with columns or where)",
             Self::Windows => "windows",
+            Self::Rollouts => "rollouts",
         }
     }
 

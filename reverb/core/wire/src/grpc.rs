@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The transport to a server over the network.
 
+mod hold;
 mod insert;
-mod limiter_hold;
 mod sample;
 mod scan;
 mod shard;
@@ -17,9 +17,8 @@ use crate::calls::{self, SmallCall};
 use crate::codec::mutate::encode_mutation;
 use crate::decoded_size;
 use crate::generated::MutatePrioritiesResponse;
-use crate::generated::reverb::HoldRateLimiterRequest;
 use crate::transport::{
-    BoxFuture, InsertStream, RateLimiterHold, SampleStream, ScanOptions, ScanStream, Transport,
+    BoxFuture, Hold, HoldRequest, InsertStream, SampleStream, ScanOptions, ScanStream, Transport,
 };
 
 /// A server, or several, reached over gRPC.
@@ -124,16 +123,12 @@ impl Transport for GrpcTransport {
         })
     }
 
-    fn hold_rate_limiter(
-        &self,
-        request: HoldRateLimiterRequest,
-    ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
+    fn hold(&self, request: HoldRequest) -> BoxFuture<'_, Result<Box<dyn Hold>>> {
         Box::pin(async move {
-            let call = self.0.open_to_one(calls::HOLD_RATE_LIMITER).await?;
-            let hold = limiter_hold::GrpcLimiterHold::begin(call, &request).await;
-            let target = self.0.target();
-            let hold = hold.map_err(|why| explain(why, target, "turn its rate limiters off"))?;
-            Ok(Box::new(hold) as Box<dyn RateLimiterHold>)
+            let call = self.0.open_to_one(request.path()).await?;
+            let hold = hold::GrpcHold::begin(call, &request).await;
+            let hold = hold.map_err(|why| explain(why, self.0.target(), request.missing()))?;
+            Ok(Box::new(hold) as Box<dyn Hold>)
         })
     }
 

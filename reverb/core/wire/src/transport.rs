@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use reverb_base::{Error, Result};
+use reverb_data::rollouts::Refusal;
 use reverb_data::{Chunk, ColumnSpan, ItemCondition, KeySlots, NewItem, SampleOptions, Sampled};
 use tokio::sync::mpsc;
 
 use crate::calls::SmallCall;
 use crate::capability::Capabilities;
-use crate::generated::reverb::HoldRateLimiterRequest;
+use crate::generated::reverb::{HoldLeasesRequest, HoldRateLimiterRequest};
 use crate::generated::{ServerInfoResponse, TableInfo};
 
 /// A boxed future, so that the traits here are object safe.
@@ -58,6 +60,9 @@ pub trait InsertSink: Send {
 /// server ended it without an error, the channel closes.
 pub type Confirmations = mpsc::UnboundedReceiver<Result<Vec<u64>>>;
 
+/// Keys of refused items, and why.
+pub type Refusals = Arc<Mutex<Vec<(u64, Refusal)>>>;
+
 /// An open insert stream. Dropping both halves cancels it. Items that the server has read are still
 /// inserted.
 pub struct InsertStream {
@@ -65,6 +70,9 @@ pub struct InsertStream {
     pub sink: Box<dyn InsertSink>,
     /// Receives confirmations.
     pub confirmations: Confirmations,
+    /// Confirmed items that were refused, in tables with rollouts. One is here before its key is
+    /// confirmed.
+    pub refused: Refusals,
     /// Shard at the other end; `None` if the server is no shard of a group.
     pub shard: Option<ShardRoute>,
     /// Name of the server at the other end, for people; `None` if there is only one.
@@ -174,14 +182,26 @@ pub trait ScanStream: Send {
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;
 }
 
-/// A rate limiter that is turned off. Dropping it turns the limiter on again, a moment later.
-pub trait RateLimiterHold: Send {
-    /// Turns the limiter on again, and waits until that is done.
+/// What a client holds as long as a stream is open.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HoldRequest {
+    /// A rate limiter that is turned off for inserts.
+    RateLimiter(HoldRateLimiterRequest),
+    /// All leases of a client.
+    Leases(HoldLeasesRequest),
+}
+
+/// An open hold. Dropping it ends it, a moment later.
+pub trait Hold: Send {
+    /// Ends it, and waits until that is done.
     ///
     /// # Errors
     ///
-    /// `Unavailable` if it was turned on earlier, because the server had lost the client.
+    /// `Unavailable` if it has ended earlier, because the server had lost the client.
     fn release(&mut self) -> BoxFuture<'_, Result<()>>;
+
+    /// Completes when it has ended without a release.
+    fn lost(&mut self) -> BoxFuture<'_, ()>;
 }
 
 /// The tables of a server, with the id of their configuration.
@@ -259,11 +279,8 @@ pub trait Transport: Send + Sync {
     /// is the typed form.
     fn small_call(&self, call: &'static SmallCall, request: Bytes) -> BoxFuture<'_, Result<Bytes>>;
 
-    /// Turns the rate limiter of a table off for inserts.
-    fn hold_rate_limiter(
-        &self,
-        request: HoldRateLimiterRequest,
-    ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>>;
+    /// Begins a hold.
+    fn hold(&self, request: HoldRequest) -> BoxFuture<'_, Result<Box<dyn Hold>>>;
 
     /// The address of the server, for error texts.
     fn address(&self) -> &str;

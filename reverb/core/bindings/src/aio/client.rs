@@ -12,7 +12,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use reverb_base::{Error, Result};
 use reverb_client::BatchedWriter;
 use reverb_wire::generated::reverb::HoldRateLimiterRequest;
@@ -24,12 +24,14 @@ use crate::batch::Lent;
 use crate::batch_options::BatchOptions;
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::batches_ahead::BatchesAhead;
-use crate::client::{Client, matching};
+use crate::client::{Client, decoded, matching};
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::limiter_hold::RateLimiterHold;
 use crate::locks::Visit;
-use crate::new_items::{add_item, add_rows, item_priorities, row_priorities};
+use crate::new_items::{
+    ItemChanges, add_item, add_rows, item_priorities, row_priorities, send_changes,
+};
 use crate::priority_updates::{parse_mutation, parse_row_updates};
 use crate::process::{Local, Origin};
 use crate::queued_writer::QueuedWriter;
@@ -242,7 +244,7 @@ impl AsyncClient {
     fn hold_rate_limiter(&self, py: Python<'_>, table: String, count: bool) -> PyResult<Py<PyAny>> {
         let core = self.client.get().core()?;
         let request = HoldRateLimiterRequest { table, count };
-        self.start(py, async move { core.hold_rate_limiter(&request).await }, |py, hold| {
+        self.start(py, async move { core.hold_rate_limiter(request).await }, |py, hold| {
             Ok(Py::new(py, RateLimiterHold::new(hold))?.into_any())
         })
     }
@@ -305,6 +307,32 @@ impl AsyncClient {
         let keys = add_rows(&mut insertion, &leaves, names, &tables)?;
         self.start(py, insertion.finish(), |py, ()| {
             Ok(PyArray1::from_vec(py, keys).into_any().unbind())
+        })
+    }
+
+    #[pyo3(signature = (insertion, changes))]
+    fn change_items<'py>(
+        &self,
+        py: Python<'py>,
+        insertion: &Bound<'py, Insertion>,
+        changes: ItemChanges<'py>,
+    ) -> PyResult<Py<PyAny>> {
+        let mut insertion = insertion.get().take().or_raise()?;
+        changes.add_to(&mut insertion)?;
+        self.start(py, send_changes(insertion, changes.limit()), |py, refused| {
+            let refused = refused.iter().map(|it| PyBytes::new(py, it));
+            Ok(PyList::new(py, refused)?.into_any().unbind())
+        })
+    }
+
+    #[pyo3(signature = (request))]
+    fn take(&self, py: Python<'_>, request: &[u8]) -> PyResult<Py<PyAny>> {
+        let request = decoded(request)?;
+        let core = self.client.get().core()?;
+        let taking = async move { core.take(request).await };
+        self.start(py, taking, |py, (holder, number, answer)| {
+            let taken = (holder, number, PyBytes::new(py, &answer)).into_pyobject(py)?;
+            Ok(taken.into_any().unbind())
         })
     }
 

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use reverb_base::{Error, Result};
 use reverb_data::codec::Compression;
 use reverb_data::column_names::ColumnNames;
+use reverb_data::rollouts::{ItemChange, Refusal};
 use reverb_data::tensor::shape_text;
 use reverb_data::{
     ChunkMaker, DType, ItemPriority, KeyGenerator, NewItem, SequenceRange, Signature, Trajectory,
@@ -22,8 +23,10 @@ use reverb_data::{
 use super::capture::cell::CellValue;
 use super::capture::column_orders::{ColumnOrder, ColumnOrders, Matching};
 use super::capture::rows::{RowEncoder, encode_sequence, encode_step};
-use super::capture::signatures::{check_sequences, check_steps, unknown_table};
+use super::capture::signatures::{check_part, check_sequences, check_steps, unknown_table};
 use super::send::delivery::{MAX_IDLE, OpenStream, ShardStreams, deliver, deliver_to_shards};
+use reverb_wire::Capability;
+
 use crate::session::{Session, Signatures};
 use crate::waits::{WaitFor, reported};
 
@@ -286,6 +289,88 @@ impl Insertion {
         Ok(())
     }
 
+    /// Adds a change of an item with rollouts: one that opens it, under a key that is drawn now, or
+    /// one of the item with this key. `columns` are `[T, ...]`, one for each part of the change;
+    /// those in `single` are one step without that dimension. Never waits. Returns the key.
+    ///
+    /// # Errors
+    ///
+    /// `TableNotFound`; `InvalidArgument` for another number of columns than parts;
+    /// `SignatureMismatch` for a column that does not fit the signature.
+    pub fn add_change(
+        &mut self,
+        table: &str,
+        key: Option<u64>,
+        priority: impl Into<ItemPriority>,
+        columns: &[CellValue<'_>],
+        single: &[bool],
+        change: ItemChange,
+    ) -> Result<u64> {
+        let parts = match &change {
+            ItemChange::Opens(opening) => Arc::clone(&opening.parts),
+            ItemChange::Grows(growth) => Arc::clone(&growth.parts),
+        };
+        if columns.len() != parts.len() || columns.len() != single.len() {
+            return Err(Error::invalid_argument("a change has a column for each of its parts."));
+        }
+        if let Some(signature) = self.signature(table)? {
+            for ((part, column), &single) in parts.iter().zip(columns).zip(single) {
+                check_part(signature, table, part.column, column, single)?;
+            }
+        }
+        let mut builder = TrajectoryBuilder::new();
+        let mut at = 0;
+        for parts in parts.chunk_by(|a, b| a.sequence == b.sequence) {
+            let first = self.next_step();
+            let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
+            let next_key = || keys.next_key();
+            let columns = &columns[at..at + parts.len()];
+            let encoded = encode_sequence(columns, next_key, first, chunk_maker, self.compression)?;
+            for (column, &single) in encoded.columns().zip(&single[at..]) {
+                for run in column.runs() {
+                    builder.run(&encoded.chunks()[run.slice.chunk], run);
+                }
+                builder.end_column(single);
+            }
+            at += parts.len();
+        }
+        let key = key.unwrap_or_else(|| self.inserter.keys.next_key());
+        let mut item = NewItem::new(key, table, priority, builder.finish()?);
+        item.change = Some(Box::new(change));
+        self.items.push(item);
+        Ok(key)
+    }
+
+    /// Like [`Self::finish`], for changes. Returns those that the server refused, and why.
+    ///
+    /// # Errors
+    ///
+    /// `Unimplemented` if the server knows no rollouts; those of [`Self::finish`].
+    pub async fn finish_changes(mut self) -> Result<Vec<(u64, Refusal)>> {
+        let session = Arc::clone(&self.session);
+        session.require(&[Capability::Rollouts]).await?;
+        let table = self.items.first().map(|item| Arc::clone(&item.table)).unwrap_or_default();
+        let (may_keep_stream, refused) = {
+            let sent = pin!(self.send_changes());
+            reported(&session, || WaitFor::Inserts(Arc::clone(&table)), sent).await?
+        };
+        let mut idle = self.idle.inserters.lock();
+        if may_keep_stream && idle.len() < MAX_IDLE {
+            idle.push(self.inserter);
+        }
+        Ok(refused)
+    }
+
+    async fn send_changes(&mut self) -> Result<(bool, Vec<(u64, Refusal)>)> {
+        let session = Arc::clone(&self.session);
+        session.check_priorities(&self.items).await?;
+        let Self { inserter: Inserter { stream, signatures, .. }, items, .. } = self;
+        let was_lost = deliver(&session, signatures, None, stream, items).await?;
+        let refused = stream.as_ref().map(OpenStream::take_refused).unwrap_or_default();
+        let may_keep = !was_lost && !session.has_several_servers() && !session.leads_to_group();
+        Ok((may_keep, refused))
+    }
+
     /// Keys of all items in order, those of one step side by side. Empty for a group, where each
     /// shard's keys are drawn when its items are sent.
     #[must_use]
@@ -452,7 +537,15 @@ mod tests {
         fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
             let (sender, confirmations) = mpsc::unbounded_channel();
             let sink = Box::new(Sink(self.clone(), sender));
-            Box::pin(async { Ok(InsertStream { sink, confirmations, shard: None, server: None }) })
+            Box::pin(async {
+                Ok(InsertStream {
+                    sink,
+                    confirmations,
+                    refused: Default::default(),
+                    shard: None,
+                    server: None,
+                })
+            })
         }
 
         fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {

@@ -161,10 +161,10 @@ macro_rules! unexpected_calls {
             crate::writer::testing::answer_to(call)
         }
 
-        fn hold_rate_limiter(
+        fn hold(
             &self,
-            _: reverb_wire::generated::reverb::HoldRateLimiterRequest,
-        ) -> BoxFuture<'_, Result<Box<dyn reverb_wire::transport::RateLimiterHold>>> {
+            _: reverb_wire::transport::HoldRequest,
+        ) -> BoxFuture<'_, Result<Box<dyn reverb_wire::transport::Hold>>> {
             unexpected()
         }
 
@@ -183,7 +183,15 @@ impl Transport for FakeServer {
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
         let (sender, confirmations) = mpsc::unbounded_channel();
         let sink = Box::new(FakeSink(self.clone(), sender));
-        Box::pin(async { Ok(InsertStream { sink, confirmations, shard: None, server: None }) })
+        Box::pin(async {
+            Ok(InsertStream {
+                sink,
+                confirmations,
+                refused: Default::default(),
+                shard: None,
+                server: None,
+            })
+        })
     }
 
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {

@@ -45,6 +45,11 @@ impl Heap {
         Self { sign, entries: Vec::new(), positions: Vec::new(), touches: 0 }
     }
 
+    /// Priority of a present item.
+    pub(super) fn priority_of(&self, handle: Handle) -> f64 {
+        self.sign * self.entries[self.positions[handle as usize] as usize].rank
+    }
+
     fn entry(&mut self, handle: Handle, priority: f64) -> Entry {
         self.touches += 1;
         Entry { rank: self.sign * priority, touched: self.touches, handle }

@@ -3,6 +3,7 @@
 
 use reverb_base::error::grouped;
 use reverb_base::{Error, Result};
+use reverb_data::rollouts::ItemChange;
 use reverb_data::{NewItem, TableConfig, Trajectory, is_max_priority};
 
 use super::state::{REMOVAL_BYTES, TableState};
@@ -21,7 +22,45 @@ pub(super) fn check_new(config: &TableConfig, item: &NewItem) -> Result<()> {
     if !is_max_priority(item.priority) {
         check_priority(config, item.key, item.priority)?;
     }
-    check_removal_priority(config, item.key, item.removal_priority)
+    check_removal_priority(config, item.key, item.removal_priority)?;
+    check_opening(config, item)
+}
+
+/// Checks what an item begins with in a table with rollouts, and that others have none.
+fn check_opening(config: &TableConfig, item: &NewItem) -> Result<()> {
+    let NewItem { key, trajectory, change, .. } = item;
+    let name = &config.name;
+    let Some(settings) = &config.rollouts else {
+        return match change {
+            None => Ok(()),
+            Some(_) => Err(no_rollouts(name)),
+        };
+    };
+    let about = |error: Error| error.context(&format!("Item {key} of table {name}"));
+    match change.as_deref() {
+        None => {}
+        Some(ItemChange::Opens(opening)) => {
+            return opening.check(trajectory, settings).map_err(about);
+        }
+        Some(ItemChange::Grows(_)) => {
+            return Err(Error::internal("rollouts of an item do not wait in its queue."));
+        }
+    }
+    let num_columns = trajectory.num_columns();
+    if num_columns == settings.num_columns as usize {
+        return Ok(());
+    }
+    Err(about(Error::invalid_argument(format!(
+        "it has {num_columns} columns, and the table has {}; only insert_item may leave some out.",
+        settings.num_columns
+    ))))
+}
+
+/// Error for a call that needs a table with rollouts.
+pub(super) fn no_rollouts(table: &str) -> Error {
+    Error::failed_precondition(format!(
+        "Table {table} has no rollouts (Table(rollouts=...)); use sample_batch."
+    ))
 }
 
 pub(super) fn check_removal_priority(

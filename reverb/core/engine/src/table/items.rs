@@ -79,11 +79,19 @@ impl Item {
         }
     }
 
-    pub(super) fn into_trajectory(self) -> Trajectory {
+    fn into_trajectory(self) -> Trajectory {
         match self {
             Self::OfOneChunk(_, chunk, columns) => columns.of(chunk),
             Self::Stored(_, stored) => TrajectoryContent::Stored(stored).into(),
         }
+    }
+
+    /// The item in that form, out of its table.
+    #[inline]
+    pub(super) fn into_stored(self, removal_priority: Option<f64>) -> StoredItem {
+        let Values { key, priority, inserted_at_ns, times_sampled } = *self.values();
+        let trajectory = self.into_trajectory();
+        StoredItem { key, priority, removal_priority, times_sampled, inserted_at_ns, trajectory }
     }
 
     /// Starts to bring what its trajectory begins with into the cache of the processor.

@@ -243,7 +243,7 @@ fn new_item(
     }
     builder.end_column(false);
     let trajectory = builder.finish().unwrap();
-    NewItem { key, table: "t".into(), priority, removal_priority: None, times_sampled, trajectory }
+    NewItem { times_sampled, ..NewItem::new(key, "t", priority, trajectory) }
 }
 
 /// A state and its model, with the same operations applied to both.

@@ -29,7 +29,10 @@ impl Table {
         let (result, mut has_surplus) = self.operate_once(activity, work, finish)?;
         while has_surplus {
             std::thread::yield_now();
-            let evict = |shared: &mut Shared, _| shared.state.evict_surplus();
+            let evict = |shared: &mut Shared, _| {
+                shared.state.evict_surplus();
+                shared.state.check_staleness();
+            };
             let evicted = self.operate_once(Activity::Running, evict, |_, _, ()| ());
             // A closed table stays as it is.
             has_surplus = evicted.is_ok_and(|((), has_surplus)| has_surplus);
@@ -59,7 +62,7 @@ impl Table {
             let wall_ns = if shared.queues.are_empty() { 0 } else { wall_clock_ns() };
             shared.queues.serve(&mut shared.state, Now { instant, wall_ns }, &mut done);
             result = finish(shared, &mut done, worked);
-            has_surplus = shared.state.has_surplus();
+            has_surplus = shared.state.has_surplus() || shared.state.has_unchecked();
             has_pieces = shared.queues.queued_samples() > 0 && shared.state.has_pieces();
             gained_room = !had_room && shared.has_insert_room(instant);
             shared.state.fold_changes(instant);
@@ -86,7 +89,7 @@ impl Table {
 }
 
 /// Nanoseconds since 1970.
-fn wall_clock_ns() -> i64 {
+pub(super) fn wall_clock_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

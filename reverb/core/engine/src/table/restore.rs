@@ -2,10 +2,11 @@
 //! Restoring a table from stored items.
 
 use reverb_base::{Error, Result};
+use reverb_data::rollouts::{RolloutsInfo, StoredGrowing};
 use reverb_data::{Counters, StoredItem, TableConfig};
 
 use super::Table;
-use super::checks::{check_priority, check_removal_priority};
+use super::checks::{check_priority, check_removal_priority, no_rollouts};
 use super::state::TableState;
 use super::statistics::Statistics;
 
@@ -53,6 +54,10 @@ impl Restored {
                 "{error} Change the priority in the running table, or choose selectors that take it."
             ))
         })?;
+        if self.config.rollouts.is_some() {
+            self.state.restore_ready(item);
+            return Ok(());
+        }
         let before = self.state.len();
         self.state.add(item);
         while self.state.has_surplus() {
@@ -64,6 +69,29 @@ impl Restored {
                 drop(self.state.take_garbage());
             }
         }
+        Ok(())
+    }
+
+    /// Sets the version and what counts with it, of a table with rollouts. Before its items.
+    pub fn set_rollouts(&mut self, info: &RolloutsInfo) {
+        self.state.restore_rollouts(info);
+    }
+
+    /// Adds an item with rollouts, before all whole ones. A ready one comes again with its columns.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if the key exists already, or if the table has no rollouts.
+    pub fn push_growing(&mut self, item: StoredGrowing) -> Result<()> {
+        let name = &self.config.name;
+        let Some(rollouts) = self.state.rollouts() else { return Err(no_rollouts(name)) };
+        if rollouts.get(item.key).is_some() {
+            return Err(Error::failed_precondition(format!(
+                "Table {name} has two items with the key {}.",
+                item.key
+            )));
+        }
+        self.state.restore_growing(item);
         Ok(())
     }
 
@@ -90,6 +118,12 @@ impl Restored {
     /// Repairs the counters so that inserts minus deletes is the number of items, as the rate
     /// limiter assumes. Returns true if they were wrong.
     pub fn repair_counters(&mut self) -> bool {
+        if self.config.rollouts.is_some() {
+            // Items that clients held are back, so the counters of the moment are not right.
+            self.state.forget_incomplete();
+            self.state.repair_counters(&self.config);
+            return false;
+        }
         let limiter = self.state.limiter();
         let is_wrong = limiter.inserts() - limiter.deletes() != self.state.len() as i64
             || limiter.inserts() < 0

@@ -12,7 +12,7 @@
 //! keys; the rest is the same.
 
 use reverb_base::Result;
-use reverb_data::{ItemCondition, Sampled};
+use reverb_data::{ItemCondition, Sampled, StoredItem};
 
 use super::items::Item;
 use super::state::TableState;
@@ -33,7 +33,9 @@ pub struct Scan {
     condition: ItemCondition,
     /// Entries of the next items, oldest first.
     handles: Vec<Handle>,
-    /// Number of handles that were visited.
+    /// Keys of the next items, in a table with rollouts: those that are aside have no entry.
+    keys: Vec<u64>,
+    /// Number of handles, or of keys, that were visited.
     visited: usize,
     /// The last item that was listed.
     last: Option<Position>,
@@ -75,7 +77,8 @@ impl Table {
     pub fn begin_unlisted_scan(&self, condition: ItemCondition) -> Result<Scan> {
         let newest_ns = self.read_state(TableState::newest_ns)?;
         let handles = Vec::new();
-        Ok(Scan { newest_ns, condition, handles, visited: 0, last: None, is_open: true })
+        let keys = Vec::new();
+        Ok(Scan { newest_ns, condition, handles, keys, visited: 0, last: None, is_open: true })
     }
 
     /// Begins a scan over the items with these keys that fulfil a condition, in the order of the
@@ -87,6 +90,10 @@ impl Table {
     pub fn begin_fetch(&self, keys: &[u64], condition: ItemCondition) -> Result<Scan> {
         let mut scan = self.begin_unlisted_scan(condition)?;
         scan.is_open = false;
+        if self.config().rollouts.is_some() {
+            scan.keys = keys.to_vec();
+            return Ok(scan);
+        }
         for keys in keys.chunks(VISITED_ENTRIES) {
             self.read_state(|state| {
                 let keys = keys.iter().copied();
@@ -159,8 +166,9 @@ impl Table {
     /// `Cancelled` if the table is closed.
     pub fn scan_some(&self, scan: &mut Scan, most: usize) -> Result<Vec<Sampled>> {
         let mut items = Vec::new();
-        while items.is_empty() && scan.visited < scan.handles.len() {
-            items.reserve(most.min(scan.handles.len() - scan.visited));
+        let listed = scan.handles.len().max(scan.keys.len());
+        while items.is_empty() && scan.visited < listed {
+            items.reserve(most.min(listed - scan.visited));
             self.read_state(|state| scan.visit(state, most, &mut items))?;
         }
         Ok(items)
@@ -207,7 +215,26 @@ impl Scan {
         self.is_open && self.visited == self.handles.len()
     }
 
+    /// Reads items by their keys, also those that are aside.
+    fn visit_keys(&mut self, state: &TableState, most: usize, items: &mut Vec<Sampled>) {
+        let mut chunk_bytes = 0;
+        while self.visited < self.keys.len() && items.len() < most && chunk_bytes < MAX_SAMPLE_BYTES
+        {
+            let key = self.keys[self.visited];
+            self.visited += 1;
+            let Some(item) = state.stored(key) else { continue };
+            let StoredItem { priority, times_sampled, inserted_at_ns, .. } = item;
+            if self.condition.holds(priority, times_sampled, inserted_at_ns) {
+                chunk_bytes += item.trajectory.chunk_bytes();
+                items.push(item.into_scanned(state.len() as i64));
+            }
+        }
+    }
+
     fn visit(&mut self, state: &TableState, most: usize, items: &mut Vec<Sampled>) {
+        if !self.keys.is_empty() {
+            return self.visit_keys(state, most, items);
+        }
         let mut chunk_bytes = 0;
         for &handle in self.handles[self.visited..].iter().take(VISITED_ENTRIES) {
             self.visited += 1;

@@ -15,6 +15,7 @@ use reverb_base::{Error, Result};
 use reverb_data::{StoredItem, TableInfo};
 
 use super::items::Item;
+use super::rollouts::Kept;
 use super::state::{Contents, TableState};
 use super::statistics::Removed;
 use super::{Shared, Table};
@@ -128,6 +129,8 @@ pub struct TableSnapshot {
     pub info: TableInfo,
     /// Items, oldest first.
     pub items: Vec<StoredItem>,
+    /// Where each of them is, and items that are not ready, in a table with rollouts.
+    pub rollouts: Option<Arc<Kept>>,
 }
 
 /// A snapshot of several tables that is being copied. Dropping it abandons the copy.
@@ -177,7 +180,8 @@ impl SnapshotCut {
             before.begin(&shared.state);
             shared.state.set_before_images(before);
             also(shared);
-            cuts.push(TableCut { info, table: Arc::clone(table), ended: None });
+            let rollouts = shared.state.rollouts().map(|rollouts| Arc::clone(rollouts.kept()));
+            cuts.push(TableCut { info, table: Arc::clone(table), rollouts, ended: None });
         }
         Ok(Self { tables: cuts, taken_at, locked: start.elapsed() })
     }
@@ -213,6 +217,7 @@ impl SnapshotCut {
 pub struct TableCut {
     info: TableInfo,
     table: Arc<Table>,
+    rollouts: Option<Arc<Kept>>,
     /// The before-images, once the table has no more entries to copy.
     ended: Option<Box<BeforeImages>>,
 }
@@ -237,9 +242,10 @@ impl TableCut {
     fn copy(mut self) -> TableSnapshot {
         let mut items = Vec::with_capacity(self.info.current_size as usize);
         while self.next_piece(&mut items) {}
+        items.extend(self.rollouts.iter().flat_map(|kept| kept.ready_held()));
         // Entries are mostly filled in order, and a stable sort is fast on sorted runs.
         items.sort_by_key(|item| item.inserted_at_ns);
-        TableSnapshot { info: self.info.clone(), items }
+        TableSnapshot { info: self.info.clone(), items, rollouts: self.rollouts.take() }
     }
 }
 

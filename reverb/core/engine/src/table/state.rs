@@ -13,6 +13,7 @@ mod batch;
 mod contents;
 mod distinct;
 mod epochs;
+mod growing;
 mod limits;
 mod recording;
 mod sampling;
@@ -23,6 +24,7 @@ mod testing;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use reverb_data::column_names::ColumnNames;
+use reverb_data::rollouts::Refusal;
 use reverb_data::{
     Counters, MaxPriority, MemoryConfig, NewItem, ServerAccount, StoredItem, TableAccount,
     TableConfig, Totals, Trajectory, is_max_priority,
@@ -36,11 +38,12 @@ use super::items::Items;
 use super::statistics::{Removal, Statistics};
 use super::step_counts::StepCounts;
 use crate::rate_limiter::RateLimiter;
-use crate::selector::{Handle, Largest, NewWeights, Pick};
+use crate::selector::{Handle, Largest, NewWeights, Pick, Selector};
 
 pub(super) use batch::Batch;
 pub use batch::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
 pub(super) use contents::{Contents, REMOVAL_BYTES};
+pub use growing::Taken;
 use recording::{Recording, record};
 
 /// Number of items that are processed together, so that the processor fetches them in parallel.
@@ -116,14 +119,19 @@ impl TableState {
     ///
     /// If the key exists already, only its priority is updated. That needs the limiter's permission
     /// too.
-    pub(super) fn insert(&mut self, item: NewItem, now_ns: i64) {
+    ///
+    /// Returns why an item with rollouts is refused, if it is.
+    pub(super) fn insert(&mut self, item: NewItem, now_ns: i64) -> Option<Refusal> {
         debug_assert!(self.limiter.can_insert(1));
+        if self.contents.rollouts.is_some() {
+            return self.insert_growing(item, now_ns);
+        }
         let priority = self.priority_of_new(item.priority);
         if let Some(handle) = self.contents.items.find(item.key) {
             self.update_at(handle, priority, item.removal_priority);
             self.statistics.priority_updates += 1;
             self.garbage.push(item.trajectory);
-            return;
+            return None;
         }
         self.add(StoredItem {
             key: item.key,
@@ -136,6 +144,7 @@ impl TableState {
         self.limiter.count_insert();
         self.statistics.inserts += 1;
         self.statistics.last_insert_ns = now_ns;
+        None
     }
 
     /// Prepares for inserting these items: memory that each needs is fetched for all together. At
@@ -215,8 +224,13 @@ impl TableState {
         if let Some(removal_priority) = removal_priority {
             contents.keep_removal_priority(handle, removal_priority);
         }
-        contents.add_to_sampler(handle, steps, priority);
-        contents.remover.insert(handle, removal_priority.unwrap_or(priority));
+        let (to_sample, to_remove) = (priority, removal_priority.unwrap_or(priority));
+        let order = if contents.rollouts.is_some() { self.order_of(key) } else { 0.0 };
+        let contents = &mut self.contents;
+        let weight =
+            |selector: &Selector, weight| if selector.is_by_order() { order } else { weight };
+        contents.add_to_sampler(handle, steps, weight(&contents.sampler, to_sample));
+        contents.remover.insert(handle, weight(&contents.remover, to_remove));
         if let Some(recording) = &mut self.recording {
             recording.note(Mutation::Added, handle, key);
         }
@@ -244,6 +258,10 @@ impl TableState {
 
     /// Removes the item with this key for this reason; `false` if there is none.
     pub(super) fn remove(&mut self, key: u64, reason: Removal) -> bool {
+        if self.rollouts().is_some_and(|rollouts| rollouts.get(key).is_some()) {
+            self.leave(key, reason);
+            return true;
+        }
         let handle = self.contents.items.find(key);
         if let Some(handle) = handle {
             self.delete_at(handle, reason);
@@ -254,6 +272,11 @@ impl TableState {
     /// Updates the priorities of the items with these keys. The priorities must be checked. Unknown
     /// keys are added to `missing`.
     pub(super) fn update(&mut self, updates: &[(u64, f64)], missing: &mut Vec<u64>) {
+        if self.contents.rollouts.is_some() {
+            for &(key, priority) in updates {
+                self.set_priority_aside(key, priority);
+            }
+        }
         let contents = &mut self.contents;
         let mut found: SmallVec<[(Handle, f64); BLOCK]> = SmallVec::new();
         for block in updates.chunks(BLOCK) {
@@ -296,6 +319,7 @@ impl TableState {
         self.has_surplus = false;
         self.foreign_keys.reset();
         let mut empty = Contents::new(config, self.contents.account.server());
+        empty.rollouts = self.rollouts().map(|rollouts| Box::new(rollouts.emptied()));
         if self.contents.step_counts.is_some() {
             empty.step_counts = Some(Box::new(StepCounts::of_no_items()));
         }
@@ -440,9 +464,18 @@ impl TableState {
     }
 
     fn delete_at(&mut self, handle: Handle, reason: Removal) {
+        let item = self.remove_at(handle);
+        self.statistics.removed.count(reason, item.times_sampled);
+        if self.contents.rollouts.is_some() {
+            self.forget(item.key, reason);
+        }
+        self.garbage.push(item.trajectory);
+    }
+
+    /// Takes an item out of the items and the selectors, and counts it as a delete.
+    fn remove_at(&mut self, handle: Handle) -> StoredItem {
         let contents = &mut self.contents;
         let item = contents.items.remove(handle);
-        self.statistics.removed.count(reason, item.times_sampled());
         let removal_priority = contents.removal_priority(handle);
         record(&mut self.recording, Mutation::Removed, handle, &item, removal_priority);
         if removal_priority.is_some() {
@@ -455,10 +488,10 @@ impl TableState {
         contents.sampler.remove(handle);
         contents.update_sums(handle);
         contents.remover.remove(handle);
-        let trajectory = item.into_trajectory();
-        contents.episodes.remove(&trajectory);
-        contents.account.remove(&trajectory, contents.item_bytes);
-        self.garbage.push(trajectory);
+        let item = item.into_stored(removal_priority);
+        contents.episodes.remove(&item.trajectory);
+        contents.account.remove(&item.trajectory, contents.item_bytes);
         self.limiter.count_delete();
+        item
     }
 }

@@ -26,11 +26,15 @@ pub enum Removal {
     Shrunk,
     /// A payload of the item could not be read back from disk.
     Lost,
+    /// Too few of its rollouts were made, or too many clients lost it.
+    Failed,
+    /// It was staler than its table allows.
+    Stale,
 }
 
 impl Removal {
     /// All reasons.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Full,
         Self::Bytes,
         Self::SampledOut,
@@ -38,6 +42,8 @@ impl Removal {
         Self::Reset,
         Self::Shrunk,
         Self::Lost,
+        Self::Failed,
+        Self::Stale,
     ];
 
     /// Name in metrics.
@@ -50,6 +56,8 @@ impl Removal {
             Self::Reset => "reset",
             Self::Shrunk => "shrunk",
             Self::Lost => "lost",
+            Self::Failed => "failed",
+            Self::Stale => "stale",
         }
     }
 }

@@ -34,6 +34,12 @@ impl Table {
     pub fn transfer(&self, items: Vec<StoredItem>) -> Result<Transferred> {
         {
             let shared = self.shared.lock();
+            if shared.state.rollouts().is_some() {
+                return Err(Error::failed_precondition(format!(
+                    "Table {} has rollouts, and is on one server: its items cannot be moved.",
+                    self.name()
+                )));
+            }
             for item in &items {
                 check_priority(&shared.config, item.key, item.priority)?;
                 check_removal_priority(&shared.config, item.key, item.removal_priority)?;

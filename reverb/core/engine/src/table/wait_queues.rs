@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reverb_base::{Error, Result};
+use reverb_data::rollouts::Refusal;
 use reverb_data::{NewItem, SampleOptions, Sampled, ServerAccount, Trajectory, free_all};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -14,6 +15,7 @@ use super::Confirm;
 use super::changed_by::ChangedBy;
 use super::clock::Activity;
 use super::state::{Batch, TableState};
+use super::takes::{TakeAnswer, TakeQueue};
 
 /// Number of items of a request for which memory is fetched at a time.
 const FETCHED_TOGETHER: usize = 32;
@@ -24,8 +26,8 @@ pub(super) type Answer = Result<Vec<Sampled>>;
 /// Identifies a sample request. Later requests have larger ids.
 pub(super) type RequestId = u64;
 
-/// A callback and the keys to confirm.
-type Confirmation = (Arc<dyn Confirm>, Vec<u64>);
+/// A callback, the keys to confirm, and the refused ones.
+type Confirmation = (Arc<dyn Confirm>, Vec<u64>, Vec<(u64, Refusal)>);
 
 /// The time of an operation, on both clocks.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +53,8 @@ struct InsertRequest {
     is_counted: bool,
     /// Keys applied since the last confirmation.
     applied: Vec<u64>,
+    /// Those of them that were refused: items with rollouts.
+    refused: Vec<(u64, Refusal)>,
     /// Number of next items for which memory was fetched.
     num_fetched: usize,
     confirm: Arc<dyn Confirm>,
@@ -77,6 +81,8 @@ pub(super) struct WaitQueues {
     queued_bytes: u64,
     samples: VecDeque<SampleRequest>,
     next_id: RequestId,
+    /// Requests for items with rollouts.
+    pub(super) takes: TakeQueue,
     pub(super) paused: Paused,
 }
 
@@ -94,6 +100,7 @@ pub(super) struct Completions {
     confirmed: SmallVec<[Confirmation; 1]>,
     failed: Vec<Arc<dyn Confirm>>,
     answers: Vec<(oneshot::Sender<Answer>, Answer)>,
+    pub(super) takes: Vec<(oneshot::Sender<TakeAnswer>, TakeAnswer)>,
     /// The answer to the current caller, which does not have to wait.
     own: Option<Answer>,
     pub(super) garbage: Vec<Trajectory>,
@@ -102,7 +109,10 @@ pub(super) struct Completions {
 impl Completions {
     /// Delivers confirmations, failures and answers, then frees deleted items. No lock may be held.
     pub(super) fn deliver(self, table: &str) {
-        for (confirm, keys) in self.confirmed {
+        for (confirm, keys, refused) in self.confirmed {
+            if !refused.is_empty() {
+                confirm.refused(refused);
+            }
             confirm.confirmed(&keys);
         }
         for confirm in self.failed {
@@ -110,6 +120,9 @@ impl Completions {
         }
         for (sender, answer) in self.answers {
             // The caller may be gone already. Its samples stay counted.
+            drop(sender.send(answer));
+        }
+        for (sender, answer) in self.takes {
             drop(sender.send(answer));
         }
         free_all(self.garbage);
@@ -161,7 +174,7 @@ impl WaitQueues {
     }
 
     pub(super) fn are_empty(&self) -> bool {
-        self.inserts.is_empty() && self.samples.is_empty()
+        self.inserts.is_empty() && self.samples.is_empty() && self.takes.is_empty()
     }
 
     /// The sample request at a position in the queue.
@@ -206,6 +219,7 @@ impl WaitQueues {
             arrived,
             is_counted: false,
             applied,
+            refused: Vec::new(),
             num_fetched: 0,
             confirm,
         });
@@ -270,7 +284,8 @@ impl WaitQueues {
         loop {
             let inserted = self.insert_some(state, now, done);
             let sampled = self.sample_one(state, now, done);
-            if !inserted && !sampled {
+            let taken = self.takes.serve(state, now.instant, self.paused.samples.is_some(), done);
+            if !inserted && !sampled && !taken {
                 break;
             }
         }
@@ -280,7 +295,8 @@ impl WaitQueues {
             && !request.applied.is_empty()
         {
             let keys = std::mem::take(&mut request.applied);
-            done.confirmed.push((Arc::clone(&request.confirm), keys));
+            let refused = std::mem::take(&mut request.refused);
+            done.confirmed.push((Arc::clone(&request.confirm), keys, refused));
         }
         self.count_bytes(state.account().server());
         if self.samples.front().is_some_and(|request| request.batch.len() > 0) {
@@ -307,6 +323,8 @@ impl WaitQueues {
         done.failed.extend(self.inserts.drain(..).map(|request| request.confirm));
         let senders = self.samples.drain(..).filter_map(|request| request.answer);
         done.answers.extend(senders.map(|sender| (sender, Err(closed(table)))));
+        let takes = self.takes.drain();
+        done.takes.extend(takes.map(|sender| (sender, Err(closed(table)))));
     }
 
     /// Inserts items of the first request that the table allows: one, or all while no samples are
@@ -323,6 +341,7 @@ impl WaitQueues {
             && state.limiter().can_insert(1)
             && !state.has_surplus()
             && state.has_room_for(item)
+            && state.has_place_for(item)
         {
             if request.num_fetched == 0 && request.items.len() > 1 {
                 let (next, rest) =
@@ -335,8 +354,11 @@ impl WaitQueues {
             if request.is_counted {
                 self.queued_bytes -= bytes_of(&item);
             }
-            request.applied.push(item.key);
-            state.insert(item, now.wall_ns);
+            let key = item.key;
+            request.applied.push(key);
+            if let Some(refusal) = state.insert(item, now.wall_ns) {
+                request.refused.push((key, refusal));
+            }
         }
         let inserted = before - request.items.len();
         if inserted == 0 {
@@ -352,7 +374,7 @@ impl WaitQueues {
         if request.items.len() == 0
             && let Some(request) = self.inserts.pop_front()
         {
-            done.confirmed.push((request.confirm, request.applied));
+            done.confirmed.push((request.confirm, request.applied, request.refused));
         }
         true
     }

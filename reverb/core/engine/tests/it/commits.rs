@@ -134,7 +134,7 @@ proptest! {
             apply(&tables[0], &Step::Mutate(vec![(7, 8.0)], vec![8]));
             let snapshots = cut.copy();
             let both = stored.iter_mut().zip(commit.tables).zip(snapshots);
-            for ((stored, table), TableSnapshot { info, items }) in both {
+            for ((stored, table), TableSnapshot { info, items, .. }) in both {
                 apply_changes(stored, table.changes);
                 prop_assert_eq!(describe(stored.values()), describe(items.iter()));
                 let counters = |info: &reverb_data::TableInfo| {

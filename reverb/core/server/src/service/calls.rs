@@ -5,6 +5,7 @@ mod checkpoints;
 mod configure_tables;
 mod drain;
 mod group;
+mod rollouts;
 mod status;
 mod sync;
 mod tables;
@@ -23,8 +24,8 @@ use reverb_rpc::server::{Responder, decode, read_single_encoded};
 use reverb_wire::calls::{Call, SmallCall, SmallCallNeeds};
 use reverb_wire::generated::reverb::{
     CheckpointStatusRequest, ConfigureTablesRequest, DeleteItemsRequest, DirectoryRequest,
-    DrainRequest, SetDirectoryRequest, SetPausedRequest, SetRateLimiterRequest, StatusRequest,
-    SyncRequest, WaitReasonRequest,
+    DrainRequest, FailRolloutRequest, SetDirectoryRequest, SetPausedRequest, SetRateLimiterRequest,
+    SetVersionRequest, SettleRequest, StatusRequest, SyncRequest, TakeRequest, WaitReasonRequest,
 };
 use reverb_wire::generated::{CheckpointRequest, ResetRequest, ServerInfoRequest};
 use reverb_wire::transport::BoxFuture;
@@ -107,20 +108,24 @@ macro_rules! handlers {
 }
 
 /// The handlers of all small calls.
-const HANDLERS: [(&str, Handler); 14] = handlers![
+const HANDLERS: [(&str, Handler); 18] = handlers![
     CheckpointRequest,
     CheckpointStatusRequest,
     ConfigureTablesRequest,
     DeleteItemsRequest,
     DirectoryRequest,
     DrainRequest,
+    FailRolloutRequest,
     ResetRequest,
     ServerInfoRequest,
     SetDirectoryRequest,
     SetPausedRequest,
     SetRateLimiterRequest,
+    SetVersionRequest,
+    SettleRequest,
     StatusRequest,
     SyncRequest,
+    TakeRequest,
     WaitReasonRequest,
 ];
 

@@ -12,6 +12,7 @@ use reverb_auth::Right;
 use reverb_base::error::grouped;
 use reverb_base::{Error, ErrorKind, Result};
 use reverb_data::proto_bytes::MAX_VARINT_BYTES;
+use reverb_data::rollouts::{Growth, ItemChange, Piece, Refusal};
 use reverb_data::{ItemValidator, NewItem};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::framing::MessageReader;
@@ -19,6 +20,7 @@ use reverb_rpc::server::{Content, PASS_BYTES, Responder};
 use reverb_wire::codec::insert::{InsertRequest, encode_confirmation};
 use reverb_wire::codec::item::RawItem;
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
+use reverb_wire::convert::rollouts::to_change;
 use tokio::sync::Notify;
 
 use crate::observe::streams::{OpenStream, WaitsFor};
@@ -131,8 +133,9 @@ impl<'a> InsertStream<'a> {
             }
         }
         // Items that were inserted before the stream failed are confirmed too.
-        let keys = self.inbox.take_keys();
-        if !keys.is_empty() && responder.send_now(encode_confirmation(&keys)).is_ok() {
+        let (keys, refused) = self.inbox.take_keys();
+        let last = || encode_confirmation(&keys, &refused);
+        if !keys.is_empty() && responder.send_now(last()).is_ok() {
             self.note_confirmed(keys.len(), responder);
         }
         responder.settle(self.unconfirmed == 0);
@@ -150,12 +153,12 @@ impl<'a> InsertStream<'a> {
         loop {
             // Keys that arrive while a message is written wait for the next one, so under load many
             // keys share a message.
-            let keys = self.inbox.take_keys();
+            let (keys, refused) = self.inbox.take_keys();
             if !keys.is_empty() {
                 let unconfirmed = self.unconfirmed.saturating_sub(keys.len());
                 self.stream.count_items(keys.len());
                 self.stream.set_wait((unconfirmed > 0).then_some(WaitsFor::Table));
-                self.confirm_keys(&keys, responder).await?;
+                self.confirm_keys(&keys, &refused, responder).await?;
                 self.note_confirmed(keys.len(), responder);
                 continue;
             }
@@ -204,7 +207,12 @@ impl<'a> InsertStream<'a> {
     }
 
     /// Confirms inserted items to the writer.
-    async fn confirm_keys(&self, keys: &[u64], responder: &mut Responder) -> Result<()> {
+    async fn confirm_keys(
+        &self,
+        keys: &[u64],
+        mut refused: &[(u64, Refusal)],
+        responder: &mut Responder,
+    ) -> Result<()> {
         let outbox = responder.outbox();
         let mut rest = keys;
         while !rest.is_empty() {
@@ -212,7 +220,8 @@ impl<'a> InsertStream<'a> {
             let room = wait_for_answer_room(self.service, responder, room).await?;
             let count = if room.is_pass() { PASS_BYTES / MAX_VARINT_BYTES } else { rest.len() };
             let (now, later) = rest.split_at(count.min(rest.len()));
-            let message = encode_confirmation(now).with_room(room);
+            // Before their keys, or with them.
+            let message = encode_confirmation(now, std::mem::take(&mut refused)).with_room(room);
             self.service.stop.or(responder.send(message)).await??;
             rest = later;
         }
@@ -317,6 +326,17 @@ impl<'a> InsertStream<'a> {
         let mut refused = None;
         for item in request.items() {
             match item.and_then(|item| self.new_item(&item, held)) {
+                Ok((item, its_table)) if is_growth(&item) => {
+                    if let Some(table) = table.replace(its_table) {
+                        self.insert_run(table, std::mem::take(&mut run))?;
+                    }
+                    self.unconfirmed += 1;
+                    if let Err(error) = grow(its_table, item, &self.confirm) {
+                        self.unconfirmed -= 1;
+                        refused = Some(error);
+                        break;
+                    }
+                }
                 Ok((item, its_table)) => {
                     if let Some(table) = table.replace(its_table)
                         && (!Arc::ptr_eq(table, its_table) || run.len() == ITEMS_AT_ONCE)
@@ -388,9 +408,31 @@ impl<'a> InsertStream<'a> {
             removal_priority: item.removal_priority,
             times_sampled: item.times_sampled,
             trajectory,
+            change: item.change.map(to_change).transpose()?.map(Box::new),
         };
         Ok((item, table))
     }
+}
+
+/// True for rollouts or late columns of an item that is there: they never wait.
+pub(crate) fn is_growth(item: &NewItem) -> bool {
+    matches!(item.change.as_deref(), Some(ItemChange::Grows(_)))
+}
+
+/// Adds the rollouts or late columns to their item, and confirms or refuses them.
+pub(crate) fn grow(table: &Table, item: NewItem, confirm: &Arc<dyn Confirm>) -> Result<()> {
+    let NewItem { key, trajectory, change, .. } = item;
+    let Some(ItemChange::Grows(growth)) = change.map(|it| *it) else { return Ok(()) };
+    let Growth { parts, rollouts, lease, overwrites } = growth;
+    let config = table.config();
+    let about = |error: Error| error.context(&format!("Item {key} of table {}", table.name()));
+    let piece = config.rollouts.as_ref().map(|settings| Piece::new(trajectory, parts, settings));
+    let piece = piece.transpose().map_err(about)?;
+    if !table.grow(key, lease, rollouts, piece, overwrites)? {
+        confirm.refused(vec![(key, Refusal::Gone)]);
+    }
+    confirm.confirmed(&[key]);
+    Ok(())
 }
 
 impl Drop for InsertStream<'_> {
@@ -429,12 +471,15 @@ struct Inbox {
 #[derive(Debug, Default)]
 struct InboxContent {
     keys: Vec<u64>,
+    /// Those that were refused.
+    refused: Vec<(u64, Refusal)>,
     failure: Option<Error>,
 }
 
 impl Inbox {
-    fn take_keys(&self) -> Vec<u64> {
-        std::mem::take(&mut self.content.lock().keys)
+    fn take_keys(&self) -> (Vec<u64>, Vec<(u64, Refusal)>) {
+        let mut content = self.content.lock();
+        (std::mem::take(&mut content.keys), std::mem::take(&mut content.refused))
     }
 
     fn check(&self) -> Result<()> {
@@ -446,6 +491,10 @@ impl Confirm for Inbox {
     fn confirmed(&self, keys: &[u64]) {
         self.content.lock().keys.extend_from_slice(keys);
         self.news.notify_one();
+    }
+
+    fn refused(&self, refused: Vec<(u64, Refusal)>) {
+        self.content.lock().refused.extend(refused);
     }
 
     fn failed(&self, error: Error) {

@@ -13,23 +13,25 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use reverb_base::{Error, PerProcess, Result};
+use reverb_data::rollouts::Refusal;
 use reverb_data::{ColumnSpan, NewItem, SampleOptions, Sampled};
 use reverb_engine::{ChangedBy, Confirm, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::Loopback;
 use reverb_wire::calls::SmallCall;
-use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
-    BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleRequest, SampleStream,
-    ScanOptions, ScanStream, Transport, WaitHere,
+    BoxFuture, Hold, HoldRequest, InsertBatch, InsertSink, InsertStream, Refusals, SampleRequest,
+    SampleStream, ScanOptions, ScanStream, Transport, WaitHere,
 };
 use tokio::sync::mpsc;
 
 use crate::observe::streams::{OpenStream, Stream, StreamKind, THIS_PROCESS, WaitsFor};
 use crate::service::Service;
 use crate::service::calls::answer_here;
+use crate::service::insert_stream::{grow, is_growth};
+use crate::service::leases::LeaseHold;
 use crate::service::limiter_hold::LoggedHold;
 use crate::service::selection::Selection;
 use crate::service::status::explain_timeout;
@@ -219,11 +221,16 @@ impl Transport for LocalTransport {
             let open = running.open_local(StreamKind::Insert);
             let adopter = running.memory.adopter_of_writer();
             let (sender, confirmations) = mpsc::unbounded_channel();
-            let confirm: Arc<dyn Confirm> =
-                Arc::new(Confirmer { sender, stop: self.service.stop.clone() });
+            let refused = Refusals::default();
+            let confirm: Arc<dyn Confirm> = Arc::new(Confirmer {
+                sender,
+                refused: Arc::clone(&refused),
+                stop: self.service.stop.clone(),
+            });
             let service = self.service.clone();
             let sink = LocalInsertSink { service, confirm, last_table: None, open, adopter };
-            Ok(InsertStream { sink: Box::new(sink), confirmations, shard: None, server: None })
+            let sink = Box::new(sink);
+            Ok(InsertStream { sink, confirmations, refused, shard: None, server: None })
         })
     }
 
@@ -264,15 +271,20 @@ impl Transport for LocalTransport {
         Box::pin(async move { answer_here(&self.service.get()?, call, request).await })
     }
 
-    fn hold_rate_limiter(
-        &self,
-        request: HoldRateLimiterRequest,
-    ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
+    fn hold(&self, request: HoldRequest) -> BoxFuture<'_, Result<Box<dyn Hold>>> {
         Box::pin(async move {
             let by = ChangedBy::now(own_name());
-            let hold = Some(self.service.get()?.hold_limiter(&request, by)?);
+            let service = self.service.get()?;
+            let held = match request {
+                HoldRequest::RateLimiter(request) => {
+                    Held::RateLimiter(service.hold_limiter(&request, by)?)
+                }
+                HoldRequest::Leases(request) => {
+                    Held::Leases(service.hold_leases(&request, by.client)?)
+                }
+            };
             let service = self.service.clone();
-            Ok(Box::new(LocalLimiterHold { hold, service }) as Box<dyn RateLimiterHold>)
+            Ok(Box::new(LocalHold { held: Some(held), service }) as Box<dyn Hold>)
         })
     }
 
@@ -294,22 +306,49 @@ impl Transport for LocalTransport {
     }
 }
 
-/// Keeps a rate limiter off for a client in this process.
-struct LocalLimiterHold {
-    hold: Option<LoggedHold>,
+/// What a client in this process holds.
+enum Held {
+    RateLimiter(LoggedHold),
+    Leases(LeaseHold),
+}
+
+struct LocalHold {
+    held: Option<Held>,
     service: LocalService,
 }
 
-impl RateLimiterHold for LocalLimiterHold {
+impl LocalHold {
+    fn end(&mut self) {
+        match self.held.take() {
+            Some(Held::RateLimiter(hold)) => drop(hold),
+            // A client in the process of its server is never lost.
+            Some(Held::Leases(hold)) => hold.release(),
+            None => {}
+        }
+    }
+}
+
+impl Hold for LocalHold {
     fn release(&mut self) -> BoxFuture<'_, Result<()>> {
-        drop(self.hold.take());
+        self.end();
         Box::pin(async { self.service.get().map(drop) })
+    }
+
+    fn lost(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async { self.service.stop.stopped().await })
+    }
+}
+
+impl Drop for LocalHold {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
 /// Forwards confirmations of tables. The channel closes with the sink and all queued items.
 struct Confirmer {
     sender: mpsc::UnboundedSender<Result<Vec<u64>>>,
+    refused: Refusals,
     stop: Stop,
 }
 
@@ -317,6 +356,10 @@ impl Confirm for Confirmer {
     fn confirmed(&self, keys: &[u64]) {
         // The receiver may be gone; the items stay inserted.
         let _ = self.sender.send(Ok(keys.to_vec()));
+    }
+
+    fn refused(&self, refused: Vec<(u64, Refusal)>) {
+        self.refused.lock().extend(refused);
     }
 
     fn failed(&self, error: Error) {
@@ -371,9 +414,14 @@ impl LocalInsertSink {
     fn insert_run(&mut self, service: &Service, items: &mut Vec<NewItem>) -> Result<()> {
         let (name, table) = service.tables.get(&items[0].table)?;
         self.open.use_table(name);
+        self.last_table = Some(Arc::downgrade(table));
+        if is_growth(&items[0]) {
+            items.drain(..).try_for_each(|item| grow(table, item, &self.confirm))?;
+            service.after_insert(Some(table));
+            return Ok(());
+        }
         table.insert_from(items, &self.confirm)?;
         service.after_insert(Some(table));
-        self.last_table = Some(Arc::downgrade(table));
         Ok(())
     }
 

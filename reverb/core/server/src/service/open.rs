@@ -84,6 +84,15 @@ impl Server {
         if let Some(path) = &options.unix_path {
             SocketPath::from_root(path.clone())?;
         }
+        let has_journal = options.store.as_ref().is_some_and(|store| store.journal.is_some());
+        let growing = tables.iter().find(|table| table.config().rollouts.is_some());
+        if let Some(table) = growing.filter(|_| has_journal) {
+            return Err(Error::invalid_argument(format!(
+                "Table {} has rollouts, which a journal does not store yet. Give the server a \
+                 store without one, Store(..., journal=False), and checkpoints.",
+                table.name()
+            )));
+        }
         let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
         let open = |http: HttpOptions| {
             HttpPort::open(&http.host, http.port, tls.filter(|_| http.tls), runtime)

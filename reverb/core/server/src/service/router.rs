@@ -23,7 +23,8 @@ use crate::service::caller::{Admission, Caller, Identity};
 use crate::service::insert_stream::InsertStream;
 use crate::service::reader_room::room_for_answer;
 use crate::service::{
-    calls, health, limiter_hold, reflection, sample_stream, scan_stream, transfer, watch_stream,
+    calls, health, leases, limiter_hold, reflection, sample_stream, scan_stream, transfer,
+    watch_stream,
 };
 
 /// Size of a mutation that is short enough to run without a blocking thread: some ten thousand
@@ -88,6 +89,7 @@ impl Handler for Service {
             rows::HOLD_RATE_LIMITER => {
                 limiter_hold::run(self, caller, reader, responder).await?;
             }
+            rows::HOLD_LEASES => leases::run(self, reader, responder).await?,
             rows::WATCH => watch_stream::run(self, caller, reader, responder).await?,
             rows::UPDATE_PRIORITIES => {
                 update_priorities(self, caller, reader, responder).await?;

@@ -31,6 +31,7 @@ use crate::service::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::service::done::{Done, DoneGuard};
 use crate::service::drain::Drain;
 use crate::service::http_port::HttpPort;
+use crate::service::leases::Holders;
 use crate::service::limits::Limits;
 use crate::service::local::{self, Address};
 use crate::service::memory::{CallGate, Memory};
@@ -75,6 +76,8 @@ pub struct ServerOptions {
     pub insecure_tokens: bool,
     /// Group that the server is a shard of, if known at the start.
     pub shard: Option<ShardOptions>,
+    /// How long leases last after the connection to their client is lost.
+    pub lease_grace: Duration,
 }
 
 /// Position of a server in a group.
@@ -160,6 +163,7 @@ impl Server {
             long_waits: LongWaits::default(),
             group: Arc::default(),
             writer_places: WriterPlaces::default(),
+            holders: Holders::new(options.lease_grace),
             changes: Arc::default(),
             call_gate,
         };

@@ -9,12 +9,10 @@ use prost_reflect::{
 };
 use reverb_wire::DESCRIPTORS;
 use reverb_wire::calls::{InGroup, Repeat, SMALL_CALLS};
-use reverb_wire::generated::reverb::{
-    HoldRateLimiterRequest, StatusResponse, UpdatePrioritiesResponse,
-};
+use reverb_wire::generated::reverb::{StatusResponse, UpdatePrioritiesResponse};
 use reverb_wire::shard::{Shard, TransferSink, WatchStream};
 use reverb_wire::transport::{
-    InsertStream, RateLimiterHold, SampleStream, ScanOptions, ScanStream, Transport,
+    Hold, HoldRequest, InsertStream, SampleStream, ScanOptions, ScanStream, Transport,
 };
 use tokio::runtime::Handle;
 
@@ -171,10 +169,7 @@ impl Transport for FullShard {
         unreachable!("it is no small call")
     }
 
-    fn hold_rate_limiter(
-        &self,
-        _: HoldRateLimiterRequest,
-    ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
+    fn hold(&self, _: HoldRequest) -> BoxFuture<'_, Result<Box<dyn Hold>>> {
         unreachable!("it is no small call")
     }
 }

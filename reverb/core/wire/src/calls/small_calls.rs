@@ -11,10 +11,11 @@ use crate::capability::Capability;
 use crate::generated::reverb::{
     CheckpointStatusRequest, CheckpointStatusResponse, ConfigureTablesRequest,
     ConfigureTablesResponse, DeleteItemsRequest, DeleteItemsResponse, DirectoryRequest,
-    DirectoryResponse, DrainRequest, DrainResponse, SetDirectoryRequest, SetDirectoryResponse,
-    SetPausedRequest, SetPausedResponse, SetRateLimiterRequest, SetRateLimiterResponse,
-    StatusRequest, StatusResponse, SyncRequest, SyncResponse, WaitReasonRequest,
-    WaitReasonResponse,
+    DirectoryResponse, DrainRequest, DrainResponse, FailRolloutRequest, FailRolloutResponse,
+    SetDirectoryRequest, SetDirectoryResponse, SetPausedRequest, SetPausedResponse,
+    SetRateLimiterRequest, SetRateLimiterResponse, SetVersionRequest, SetVersionResponse,
+    SettleRequest, SettleResponse, StatusRequest, StatusResponse, SyncRequest, SyncResponse,
+    TakeRequest, TakeResponse, WaitReasonRequest, WaitReasonResponse,
 };
 use crate::generated::{
     CheckpointRequest, CheckpointResponse, ResetRequest, ResetResponse, ServerInfoRequest,
@@ -198,6 +199,72 @@ impl Call for SyncRequest {
     };
 }
 
+/// What a client asks for that calls about rollouts.
+const ROLLOUTS: &[Capability] = &[Capability::Rollouts];
+
+/// Takes items with rollouts; waits for them. Not in dm-reverb.
+impl Call for TakeRequest {
+    type Answer = TakeResponse;
+    const PATH: &'static str = "/reverb.ReplayService/Take";
+    const NEEDS: SmallCallNeeds<Self> =
+        SmallCallNeeds::OnTable(Right::Sample, |request| vec![&request.table]);
+    const CALL: &'static SmallCall = &SmallCall {
+        announced: true,
+        missing: Some("know rollouts"),
+        asks_for: |_| ROLLOUTS,
+        group: InGroup::Only,
+        ..call::<Self>()
+    };
+}
+
+/// Ends the hold on items with rollouts. Not in dm-reverb.
+impl Call for SettleRequest {
+    type Answer = SettleResponse;
+    const PATH: &'static str = "/reverb.ReplayService/Settle";
+    const NEEDS: SmallCallNeeds<Self> =
+        SmallCallNeeds::OnTable(Right::Sample, |request| vec![&request.table]);
+    const CALL: &'static SmallCall = &SmallCall {
+        row: row::<Self>(RequestLimit::CallBytes),
+        missing: Some("know rollouts"),
+        asks_for: |_| ROLLOUTS,
+        group: InGroup::Only,
+        ..call::<Self>()
+    };
+}
+
+/// Says that a rollout will not be made. Not in dm-reverb.
+impl Call for FailRolloutRequest {
+    type Answer = FailRolloutResponse;
+    const PATH: &'static str = "/reverb.ReplayService/FailRollout";
+    const NEEDS: SmallCallNeeds<Self> =
+        SmallCallNeeds::OnTable(Right::Insert, |request| vec![&request.table]);
+    const CALL: &'static SmallCall = &SmallCall {
+        missing: Some("know rollouts"),
+        asks_for: |_| ROLLOUTS,
+        group: InGroup::Only,
+        ..call::<Self>()
+    };
+}
+
+/// Sets the version of the policy of a table with rollouts. Not in dm-reverb.
+impl Call for SetVersionRequest {
+    type Answer = SetVersionResponse;
+    const PATH: &'static str = "/reverb.ReplayService/SetVersion";
+    const NEEDS: SmallCallNeeds<Self> =
+        SmallCallNeeds::OnTable(Right::Update, |request| vec![&request.table]);
+    const CALL: &'static SmallCall = &SmallCall {
+        repeat: Repeat::Change { not_after: 4 },
+        missing: Some("know rollouts"),
+        asks_for: |_| ROLLOUTS,
+        group: InGroup::Only,
+        ..call::<Self>()
+    };
+
+    fn not_after_ns(&self) -> i64 {
+        self.not_after_ns
+    }
+}
+
 /// Returns the map of a group of shards. Not in dm-reverb.
 impl Call for DirectoryRequest {
     type Answer = DirectoryResponse;
@@ -242,7 +309,7 @@ impl Call for SetRateLimiterRequest {
 }
 
 /// All small calls. A test of the server compares the list with its handlers.
-pub static SMALL_CALLS: [&SmallCall; 14] = [
+pub static SMALL_CALLS: [&SmallCall; 18] = [
     ResetRequest::CALL,
     ServerInfoRequest::CALL,
     CheckpointRequest::CALL,
@@ -254,6 +321,10 @@ pub static SMALL_CALLS: [&SmallCall; 14] = [
     DeleteItemsRequest::CALL,
     DrainRequest::CALL,
     SyncRequest::CALL,
+    TakeRequest::CALL,
+    SettleRequest::CALL,
+    FailRolloutRequest::CALL,
+    SetVersionRequest::CALL,
     DirectoryRequest::CALL,
     SetDirectoryRequest::CALL,
     SetRateLimiterRequest::CALL,

@@ -2,13 +2,17 @@
 //! `InsertStreamRequest` and `InsertStreamResponse`.
 
 use bytes::Bytes;
+use prost::Message as _;
 use reverb_base::{Error, Result};
-use reverb_data::proto_bytes::{Field, Reader, put_nested, put_packed_field};
+use reverb_data::proto_bytes::{Field, Reader, put_bytes_field, put_nested, put_packed_field};
+use reverb_data::rollouts::Refusal;
 
 use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::codec::trajectory_template::TrajectoryTemplates;
+use crate::convert::rollouts::{from_change, from_refusal, to_refusal};
 use crate::decoded_size;
+use crate::generated::insert_stream_response::Refused;
 use crate::transport::InsertBatch;
 use reverb_rpc::message::{Message, MessageBuilder};
 
@@ -31,7 +35,12 @@ pub fn encode_request(batch: &InsertBatch, templates: &mut TrajectoryTemplates) 
             times_sampled: item.times_sampled,
             inserted_at_ns: None,
         };
-        put_nested(out, 2, |out| put_item(out, &head, &item.trajectory, templates));
+        put_nested(out, 2, |out| {
+            put_item(out, &head, &item.trajectory, templates);
+            if let Some(change) = &item.change {
+                put_bytes_field(out, 1003, &from_change(change).encode_to_vec());
+            }
+        });
     }
     put_packed_field(out, 3, &batch.keep_chunk_keys);
     builder.finish()
@@ -137,30 +146,41 @@ impl InsertRequest {
     }
 }
 
-/// Encodes the confirmation of items.
-pub fn encode_confirmation(keys: &[u64]) -> Message {
+/// Encodes the confirmation of items, of which some may be refused.
+pub fn encode_confirmation(keys: &[u64], refused: &[(u64, Refusal)]) -> Message {
     let mut builder = MessageBuilder::with_capacity(keys.len() * 10 + 11);
-    put_packed_field(builder.out(), 1, keys);
+    let out = builder.out();
+    put_packed_field(out, 1, keys);
+    for (key, refusal) in refused {
+        put_bytes_field(out, 1000, &from_refusal(*key, refusal).encode_to_vec());
+    }
     builder.finish()
 }
 
-/// Decodes the keys of a confirmation.
+/// Decodes the keys of a confirmation, and those of them that were refused.
 ///
 /// # Errors
 ///
 /// `InvalidArgument` if it is malformed, or if nearly all of its keys are tiny.
-pub fn decode_confirmation(message: &[u8]) -> Result<Vec<u64>> {
+pub fn decode_confirmation(message: &[u8]) -> Result<(Vec<u64>, Vec<(u64, Refusal)>)> {
     let mut keys = Vec::new();
+    let mut refused = Vec::new();
     decoded_size::check(message.len(), packed_len(message) * size_of::<u64>())?;
     let mut reader = Reader::new(message);
     while let Some((field, value)) = reader.field()? {
         match (field, value) {
             (1, Field::Varint(key)) => keys.push(key),
             (1, Field::Bytes(packed)) => read_packed(packed, &mut keys)?,
+            (1000, Field::Bytes(one)) => {
+                let one = Refused::decode(one).map_err(|error| {
+                    Error::invalid_argument(format!("Malformed message: {error}."))
+                })?;
+                refused.push(to_refusal(one));
+            }
             _ => {}
         }
     }
-    Ok(keys)
+    Ok((keys, refused))
 }
 
 pub(crate) fn packed_len(packed: &[u8]) -> usize {

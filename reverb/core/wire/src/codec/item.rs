@@ -35,6 +35,10 @@ pub struct RawItem<'a> {
     pub inserted_at_ns: i64,
     /// True if it has the chunk references of early checkpoints, which `trajectory` does not read.
     pub has_deprecated_references: bool,
+    /// Message for what the columns are for, in a table with rollouts.
+    pub change: Option<&'a [u8]>,
+    /// Message for how far an item with rollouts is, in a checkpoint.
+    pub growing: Option<&'a [u8]>,
     message: &'a [u8],
     trajectory: &'a [u8],
     num_trajectories: usize,
@@ -67,6 +71,8 @@ impl<'a> RawItem<'a> {
             times_sampled: 0,
             inserted_at_ns: 0,
             has_deprecated_references: false,
+            change: None,
+            growing: None,
             message,
             trajectory: &[],
             num_trajectories: 0,
@@ -88,6 +94,8 @@ impl<'a> RawItem<'a> {
                 }
                 (1001, Field::Varint(flag)) => has_max_priority = flag != 0,
                 (1002, Field::Fixed64(bits)) => item.removal_priority = Some(f64::from_bits(bits)),
+                (1003, Field::Bytes(change)) => item.change = Some(change),
+                (1004, Field::Bytes(growing)) => item.growing = Some(growing),
                 _ => {}
             }
         }
@@ -454,6 +462,8 @@ mod tests {
                 flat_trajectory: Some(proto::FlatTrajectory { columns }),
                 has_max_priority,
                 removal_priority,
+                change: None,
+                rollouts: None,
             }
         }
     }

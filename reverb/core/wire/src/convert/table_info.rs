@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Converts descriptions of tables to messages.
 
+use std::sync::Arc;
+
+use reverb_data::rollouts::{RolloutSettings, RolloutsInfo};
 use reverb_data::{
     MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableInfo,
     WorkerTime,
 };
 
+use super::rollouts;
 use super::table_config::{
     from_max_bytes, from_selector, from_signature, to_max_bytes, to_rate_limiter, to_selector,
 };
@@ -34,6 +38,23 @@ pub fn from_table_info(info: &TableInfo) -> proto::TableInfo {
         table_worker_time: Some(worker_time(info.worker_time)),
         max_priority: info.max_priority,
         max_bytes: from_max_bytes(config.memory.max_bytes),
+        rollouts: info.rollouts.as_ref().zip(config.rollouts.as_deref()).map(from_rollouts),
+    }
+}
+
+/// The message for the rollouts of a table with these settings.
+pub fn from_rollouts((info, settings): (&RolloutsInfo, &RolloutSettings)) -> proto::RolloutsInfo {
+    proto::RolloutsInfo {
+        settings: Some(rollouts::from_settings(settings)),
+        version: info.version,
+        newest: info.newest.to_string(),
+        taken: info.taken,
+        backlog: info.backlog,
+        open: info.open,
+        settled: info.settled,
+        ready: info.ready,
+        leased: info.leased,
+        items: Vec::new(),
     }
 }
 
@@ -59,6 +80,7 @@ pub fn from_checkpoint(message: &proto::PriorityTableCheckpoint) -> proto::Table
         table_worker_time: None,
         max_priority: None,
         max_bytes: message.max_bytes,
+        rollouts: message.rollouts.clone(),
     }
 }
 
@@ -86,7 +108,13 @@ pub fn to_settings(message: &proto::TableInfo) -> TableConfig {
             max_bytes: to_max_bytes(message.max_bytes),
             ..MemoryConfig::default()
         },
+        rollouts: settings_of(message.rollouts.as_ref()),
     }
+}
+
+/// Settings of the rollouts of a table, if it has some.
+pub fn settings_of(message: Option<&proto::RolloutsInfo>) -> Option<Arc<RolloutSettings>> {
+    Some(Arc::new(rollouts::to_settings(message?.settings.as_ref()?)))
 }
 
 fn rate_limiter(config: &RateLimiterConfig, inserts: i64, samples: i64) -> proto::RateLimiterInfo {

@@ -112,6 +112,253 @@ pub struct PrioritizedItem {
     /// Priority for the remover, if it differs.
     #[prost(double, optional, tag = "1002")]
     pub removal_priority: ::core::option::Option<f64>,
+    /// What the columns are for, in a table with rollouts; absent for a whole item.
+    #[prost(message, optional, tag = "1003")]
+    pub change: ::core::option::Option<ItemChange>,
+    /// In checkpoints, in `RolloutsInfo.items`: how far an item is. A ready one has its columns in the
+    /// file of items.
+    #[prost(message, optional, tag = "1004")]
+    pub rollouts: ::core::option::Option<GrowingItem>,
+}
+/// A client's hold on items of a table with rollouts. Not in dm-reverb, like all that follows up to
+/// `KeyWithPriority`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Lease {
+    /// Random number of the client.
+    #[prost(uint64, tag = "1")]
+    pub holder: u64,
+    /// Number that the client has drawn for this lease.
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+}
+/// Columns of an item that grows.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ItemChange {
+    /// Absent for a change of the item that has the key.
+    #[prost(message, optional, tag = "1")]
+    pub opens: ::core::option::Option<item_change::Opening>,
+    /// For each column of `flat_trajectory`; sorted: columns of the item, then by rollout, sequence,
+    /// column.
+    #[prost(message, repeated, tag = "2")]
+    pub parts: ::prost::alloc::vec::Vec<item_change::Part>,
+    /// None for late columns.
+    #[prost(message, repeated, tag = "3")]
+    pub rollouts: ::prost::alloc::vec::Vec<Rollout>,
+    /// The client's lease on the item.
+    #[prost(message, optional, tag = "4")]
+    pub lease: ::core::option::Option<Lease>,
+    /// Late columns replace those that are there; else those stay.
+    #[prost(bool, tag = "5")]
+    pub overwrites: bool,
+}
+/// Nested message and enum types in `ItemChange`.
+pub mod item_change {
+    /// A new item.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Opening {
+        /// At most 256 bytes.
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        /// Name of the item that has to be the newest one; empty for none, absent for any.
+        #[prost(string, optional, tag = "2")]
+        pub after: ::core::option::Option<::prost::alloc::string::String>,
+    }
+    /// Place of a column.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Part {
+        /// Position in the signature.
+        #[prost(uint32, tag = "1")]
+        pub column: u32,
+        /// The rollout; absent for a column that the item has once.
+        #[prost(uint32, optional, tag = "2")]
+        pub rollout: ::core::option::Option<u32>,
+        /// The sequence of the rollout.
+        #[prost(uint32, tag = "3")]
+        pub sequence: u32,
+    }
+}
+/// An item with rollouts in a checkpoint.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GrowingItem {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Number of its insert.
+    #[prost(uint64, tag = "2")]
+    pub order: u64,
+    #[prost(enumeration = "growing_item::Stage", tag = "3")]
+    pub stage: i32,
+    #[prost(uint32, tag = "4")]
+    pub attempts: u32,
+    /// Version of the table when it was first taken.
+    #[prost(sint64, optional, tag = "5")]
+    pub opened_at: ::core::option::Option<i64>,
+    #[prost(message, repeated, tag = "6")]
+    pub rollouts: ::prost::alloc::vec::Vec<Rollout>,
+    /// Places of the columns of `flat_trajectory`.
+    #[prost(message, repeated, tag = "7")]
+    pub parts: ::prost::alloc::vec::Vec<item_change::Part>,
+    /// Rollout and number of steps of each sequence, if it is not open.
+    #[prost(uint32, repeated, tag = "8")]
+    pub sequence_rollouts: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint32, repeated, tag = "9")]
+    pub sequence_lengths: ::prost::alloc::vec::Vec<u32>,
+}
+/// Nested message and enum types in `GrowingItem`.
+pub mod growing_item {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Stage {
+        Open = 0,
+        Settled = 1,
+        Ready = 2,
+    }
+    impl Stage {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Open => "OPEN",
+                Self::Settled => "SETTLED",
+                Self::Ready => "READY",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "OPEN" => Some(Self::Open),
+                "SETTLED" => Some(Self::Settled),
+                "READY" => Some(Self::Ready),
+                _ => None,
+            }
+        }
+    }
+}
+/// One try at a prompt.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Rollout {
+    /// Below `num_rollouts` of the table.
+    #[prost(uint32, tag = "1")]
+    pub number: u32,
+    /// It is replaced by the next one of this number.
+    #[prost(bool, tag = "2")]
+    pub is_partial: bool,
+    /// Why it failed; absent if it was made.
+    #[prost(string, optional, tag = "3")]
+    pub failed: ::core::option::Option<::prost::alloc::string::String>,
+    /// Oldest and newest version of the policy that made it; absent for the version of the table.
+    #[prost(sint64, optional, tag = "4")]
+    pub oldest: ::core::option::Option<i64>,
+    #[prost(sint64, optional, tag = "5")]
+    pub newest: ::core::option::Option<i64>,
+}
+/// Settings of a table with rollouts.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RolloutSettings {
+    /// Number of columns of the signature.
+    #[prost(uint32, tag = "1")]
+    pub num_columns: u32,
+    /// Positions of the columns that an item has once; sorted.
+    #[prost(uint32, repeated, tag = "2")]
+    pub item_columns: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint32, tag = "3")]
+    pub num_rollouts: u32,
+    #[prost(uint32, tag = "4")]
+    pub min_rollouts: u32,
+    #[prost(uint32, optional, tag = "5")]
+    pub ahead: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "6")]
+    pub items_per_version: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "7")]
+    pub max_staleness: ::core::option::Option<u32>,
+    #[prost(enumeration = "rollout_settings::OnStale", tag = "8")]
+    pub on_stale: i32,
+    /// 0 for none.
+    #[prost(uint64, tag = "9")]
+    pub open_timeout_ms: u64,
+    #[prost(uint32, tag = "10")]
+    pub max_attempts: u32,
+}
+/// Nested message and enum types in `RolloutSettings`.
+pub mod rollout_settings {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum OnStale {
+        Again = 0,
+        Keep = 1,
+    }
+    impl OnStale {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Again => "AGAIN",
+                Self::Keep => "KEEP",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "AGAIN" => Some(Self::Again),
+                "KEEP" => Some(Self::Keep),
+                _ => None,
+            }
+        }
+    }
+}
+/// A table with rollouts at one moment.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RolloutsInfo {
+    #[prost(message, optional, tag = "1")]
+    pub settings: ::core::option::Option<RolloutSettings>,
+    /// Version of the policy.
+    #[prost(sint64, tag = "2")]
+    pub version: i64,
+    /// Name of the item that was inserted last.
+    #[prost(string, tag = "3")]
+    pub newest: ::prost::alloc::string::String,
+    /// Items taken since the version was set.
+    #[prost(uint64, tag = "4")]
+    pub taken: u64,
+    /// Items that the backlog counts.
+    #[prost(uint64, tag = "5")]
+    pub backlog: u64,
+    /// Items by stage: open, settled, ready; `leased` of all.
+    #[prost(uint64, tag = "6")]
+    pub open: u64,
+    #[prost(uint64, tag = "7")]
+    pub settled: u64,
+    #[prost(uint64, tag = "8")]
+    pub ready: u64,
+    #[prost(uint64, tag = "9")]
+    pub leased: u64,
+    /// In checkpoints: encoded `PrioritizedItem` of all items, with `rollouts`, by order. Those that
+    /// are not ready have their columns here.
+    #[prost(bytes = "vec", repeated, tag = "10")]
+    pub items: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct KeyWithPriority {
@@ -179,6 +426,9 @@ pub struct TableInfo {
     /// Maximum memory of its items; 0 for no limit.
     #[prost(int64, tag = "1001")]
     pub max_bytes: i64,
+    /// If its items have rollouts.
+    #[prost(message, optional, tag = "1002")]
+    pub rollouts: ::core::option::Option<RolloutsInfo>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RateLimiterCallStats {
@@ -351,10 +601,29 @@ pub struct InsertStreamRequest {
     #[prost(uint64, repeated, tag = "3")]
     pub keep_chunk_keys: ::prost::alloc::vec::Vec<u64>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct InsertStreamResponse {
     #[prost(uint64, repeated, tag = "1")]
     pub keys: ::prost::alloc::vec::Vec<u64>,
+    /// Those of `keys` that were refused: the item is not there, or not the caller's, unless they say
+    /// more. Only in tables with rollouts.
+    #[prost(message, repeated, tag = "1000")]
+    pub refused: ::prost::alloc::vec::Vec<insert_stream_response::Refused>,
+}
+/// Nested message and enum types in `InsertStreamResponse`.
+pub mod insert_stream_response {
+    /// Not in dm-reverb.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Refused {
+        #[prost(uint64, tag = "1")]
+        pub key: u64,
+        /// An item of this name is present.
+        #[prost(bool, tag = "2")]
+        pub is_present: bool,
+        /// Name of the newest item, which is not the one that it should come after.
+        #[prost(string, optional, tag = "3")]
+        pub newest: ::core::option::Option<::prost::alloc::string::String>,
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct MutatePrioritiesRequest {
@@ -571,6 +840,9 @@ pub struct PriorityTableCheckpoint {
     pub total_inserts: ::core::option::Option<i64>,
     #[prost(int64, optional, tag = "1005")]
     pub total_samples: ::core::option::Option<i64>,
+    /// If its items have rollouts.
+    #[prost(message, optional, tag = "1006")]
+    pub rollouts: ::core::option::Option<RolloutsInfo>,
 }
 /// Nested message and enum types in `PriorityTableCheckpoint`.
 pub mod priority_table_checkpoint {

@@ -334,6 +334,176 @@ pub struct HoldRateLimiterRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HoldRateLimiterResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TakeRequest {
+    #[prost(string, tag = "1")]
+    pub table: ::prost::alloc::string::String,
+    /// At least 1.
+    #[prost(uint64, tag = "2")]
+    pub num_items: u64,
+    #[prost(enumeration = "take_request::Takes", tag = "3")]
+    pub takes: i32,
+    /// Position in the signature.
+    #[prost(uint32, tag = "4")]
+    pub column: u32,
+    #[prost(message, optional, tag = "5")]
+    pub lease: ::core::option::Option<super::deepmind::reverb::Lease>,
+    /// After the timeout, what there is.
+    #[prost(bool, tag = "6")]
+    pub is_partial: bool,
+    /// Absent for none.
+    #[prost(uint64, optional, tag = "7")]
+    pub timeout_ms: ::core::option::Option<u64>,
+}
+/// Nested message and enum types in `TakeRequest`.
+pub mod take_request {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Takes {
+        Ready = 0,
+        Open = 1,
+        /// Settled ones that lack `column`.
+        Lacking = 2,
+    }
+    impl Takes {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Ready => "READY",
+                Self::Open => "OPEN",
+                Self::Lacking => "LACKING",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "READY" => Some(Self::Ready),
+                "OPEN" => Some(Self::Open),
+                "LACKING" => Some(Self::Lacking),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TakenItem {
+    #[prost(uint64, tag = "1")]
+    pub key: u64,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "3")]
+    pub attempts: u32,
+    #[prost(double, tag = "4")]
+    pub priority: f64,
+    #[prost(double, tag = "5")]
+    pub probability: f64,
+    #[prost(int64, tag = "6")]
+    pub table_size: i64,
+    #[prost(int32, tag = "7")]
+    pub times_sampled: i32,
+    #[prost(int64, tag = "8")]
+    pub inserted_at_ns: i64,
+    /// Rollouts so far.
+    #[prost(message, repeated, tag = "9")]
+    pub rollouts: ::prost::alloc::vec::Vec<super::deepmind::reverb::Rollout>,
+    /// Rollout and number of steps of each sequence; of items that are not open.
+    #[prost(uint32, repeated, tag = "10")]
+    pub sequence_rollouts: ::prost::alloc::vec::Vec<u32>,
+    #[prost(uint32, repeated, tag = "11")]
+    pub sequence_lengths: ::prost::alloc::vec::Vec<u32>,
+    /// Positions of the columns that a scan of the item has, sorted.
+    #[prost(uint32, repeated, tag = "12")]
+    pub columns: ::prost::alloc::vec::Vec<u32>,
+    /// Place of each of these columns in an open item: it has no joined ones.
+    #[prost(message, repeated, tag = "13")]
+    pub parts: ::prost::alloc::vec::Vec<super::deepmind::reverb::item_change::Part>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TakeResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub items: ::prost::alloc::vec::Vec<TakenItem>,
+    /// Version of the table.
+    #[prost(sint64, tag = "2")]
+    pub version: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SettleRequest {
+    #[prost(string, tag = "1")]
+    pub table: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub lease: ::core::option::Option<super::deepmind::reverb::Lease>,
+    #[prost(uint64, repeated, tag = "3")]
+    pub keys: ::prost::alloc::vec::Vec<u64>,
+    /// All items of the lease, instead of `keys`; the lease takes nothing from then on.
+    #[prost(bool, tag = "4")]
+    pub all: bool,
+    /// They are trained; else they go back to where they were.
+    #[prost(bool, tag = "5")]
+    pub ack: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SettleResponse {
+    /// Those of the keys that another client holds now.
+    #[prost(uint64, repeated, tag = "1")]
+    pub held_by_others: ::prost::alloc::vec::Vec<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FailRolloutRequest {
+    #[prost(string, tag = "1")]
+    pub table: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub key: u64,
+    #[prost(message, optional, tag = "3")]
+    pub lease: ::core::option::Option<super::deepmind::reverb::Lease>,
+    #[prost(message, optional, tag = "4")]
+    pub rollout: ::core::option::Option<super::deepmind::reverb::Rollout>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FailRolloutResponse {
+    /// False if the item is not there any more, or another client's.
+    #[prost(bool, tag = "1")]
+    pub is_accepted: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetVersionRequest {
+    #[prost(string, tag = "1")]
+    pub table: ::prost::alloc::string::String,
+    #[prost(sint64, tag = "2")]
+    pub version: i64,
+    /// A smaller version counts too.
+    #[prost(bool, tag = "3")]
+    pub rewind: bool,
+    /// See ConfigureTablesRequest.
+    #[prost(int64, tag = "4")]
+    pub not_after_ns: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetVersionResponse {
+    /// The version now.
+    #[prost(sint64, tag = "1")]
+    pub version: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HoldLeasesRequest {
+    /// As in `Lease`.
+    #[prost(uint64, tag = "1")]
+    pub holder: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HoldLeasesResponse {}
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct DrainRequest {
     /// Time limit for the end of the streams, in seconds; infinite for none.

@@ -10,7 +10,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::codec::insert::{decode_confirmation, encode_request};
 use crate::codec::trajectory_template::TrajectoryTemplates;
-use crate::transport::{BoxFuture, InsertBatch, InsertSink, InsertStream, WaitHere, stream_ended};
+use crate::transport::{
+    BoxFuture, InsertBatch, InsertSink, InsertStream, Refusals, WaitHere, stream_ended,
+};
 use reverb_rpc::client::{Call, Driver, Reply, Waiting};
 use reverb_rpc::framing::MessageSender;
 
@@ -23,7 +25,9 @@ pub(super) fn stream(call: Call, is_one_of_several: bool) -> InsertStream {
     let driver = call.reply.driver();
     let in_flight = Arc::new(InFlight::default());
     let task = Arc::<SharedTask>::default();
-    let reading = read_confirmations(call.reply, confirmations, ended, Arc::clone(&in_flight));
+    let refused = Refusals::default();
+    let sides = (confirmations, Arc::clone(&refused));
+    let reading = read_confirmations(call.reply, sides, ended, Arc::clone(&in_flight));
     tokio::spawn(task.start(reading));
     InsertStream {
         sink: Box::new(GrpcInsertSink {
@@ -34,6 +38,7 @@ pub(super) fn stream(call: Call, is_one_of_several: bool) -> InsertStream {
             templates: TrajectoryTemplates::default(),
         }),
         confirmations: receiver,
+        refused,
         shard: None,
         server,
     }
@@ -43,7 +48,7 @@ pub(super) fn stream(call: Call, is_one_of_several: bool) -> InsertStream {
 /// cancels the call.
 async fn read_confirmations(
     mut reply: Reply,
-    confirmations: mpsc::UnboundedSender<Result<Vec<u64>>>,
+    (confirmations, all_refused): (mpsc::UnboundedSender<Result<Vec<u64>>>, Refusals),
     ended: watch::Sender<Option<Error>>,
     in_flight: Arc<InFlight>,
 ) {
@@ -55,7 +60,10 @@ async fn read_confirmations(
         let keys =
             keys.and_then(|message| message.map(|bytes| decode_confirmation(&bytes)).transpose());
         match keys {
-            Ok(Some(keys)) => {
+            Ok(Some((keys, refused))) => {
+                if !refused.is_empty() {
+                    all_refused.lock().extend(refused);
+                }
                 in_flight.confirm(keys.len());
                 if !keys.is_empty() && confirmations.send(Ok(keys)).is_err() {
                     return;

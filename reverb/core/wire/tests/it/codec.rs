@@ -24,6 +24,7 @@ use reverb_wire::codec::sample::{
     MAX_MESSAGE_BYTES, SAMPLE_BYTES, SampleDecoder, SampleEncoder, options, request,
 };
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
+use reverb_wire::convert::rollouts::to_change;
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::convert::table_config::{from_selector, to_selector};
 use reverb_wire::convert::window::to_spans;
@@ -52,12 +53,10 @@ fn read(message: &Bytes, held: &mut HashMap<u64, Chunk>) -> InsertBatch {
         let trajectory = item.trajectory(|key| Ok(&held[&key])).unwrap();
         trajectory.validate().unwrap();
         NewItem {
-            key: item.key,
-            table: item.table.into(),
-            priority: item.priority,
             removal_priority: item.removal_priority,
             times_sampled: item.times_sampled,
-            trajectory,
+            change: item.change.map(|change| Box::new(to_change(change).unwrap())),
+            ..NewItem::new(item.key, item.table, item.priority, trajectory)
         }
     });
     let items = items.collect();
@@ -139,11 +138,11 @@ fn requests_and_confirmations_equal_those_of_dm_reverb() {
     let written = body_bytes(Message::encode(&request(&SampleRequest::new("lifo", 1, None))));
     assert_eq!(written, capture!("sample_req"));
     let bytes = capture!("insert_resp_multi");
-    let keys = decode_confirmation(&bytes).unwrap();
+    let (keys, _) = decode_confirmation(&bytes).unwrap();
     assert!(keys.len() > 1);
-    assert_eq!(body_bytes(encode_confirmation(&keys)), bytes);
+    assert_eq!(body_bytes(encode_confirmation(&keys, &[])), bytes);
     let unpacked = [0x08, 5, 0x08, 6];
-    assert_eq!(decode_confirmation(&unpacked).unwrap(), [5, 6]);
+    assert_eq!(decode_confirmation(&unpacked).unwrap(), (vec![5, 6], vec![]));
 }
 
 #[test]

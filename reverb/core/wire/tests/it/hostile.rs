@@ -321,7 +321,7 @@ prop_compose! {
             builder.end_column(false);
             let trajectory = builder.finish().unwrap();
             let priority = f64::from_bits(priority);
-            NewItem { key, table: "täble".into(), priority, removal_priority: None, times_sampled, trajectory }
+            NewItem { times_sampled, ..NewItem::new(key, "täble", priority, trajectory) }
         });
         InsertBatch { items: items.collect(), chunks, keep_chunk_keys }
     }

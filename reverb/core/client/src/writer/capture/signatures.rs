@@ -6,6 +6,7 @@ use std::sync::Arc;
 use reverb_base::{Error, ErrorKind, Result};
 use reverb_data::{DType, NewItem, Shape, Signature, TensorSpec};
 
+use super::cell::CellValue;
 use crate::session::{Session, Signatures};
 
 /// Compares a step of an item of `num_timesteps` steps with the signature of its table, which
@@ -71,6 +72,25 @@ pub(in crate::writer) fn check_sequences(
     })
 }
 
+/// Checks one column `[T, ...]` of an item that grows; a `single` step is declared without that
+/// dimension.
+///
+/// # Errors
+///
+/// `SignatureMismatch`.
+pub(in crate::writer) fn check_part(
+    signature: &Signature,
+    table: &str,
+    column: u32,
+    value: &CellValue<'_>,
+    single: bool,
+) -> Result<()> {
+    // The server says which columns there are.
+    let Some(spec) = signature.0.get(column as usize) else { return Ok(()) };
+    let shape = if single { &value.shape()[1..] } else { value.shape() };
+    Signature(vec![spec.clone()]).check(table, &[(value.dtype(), shape)])
+}
+
 /// Compares items, which fit the `checked` signatures, with those of the server that is at the
 /// address now: it may be another one, with other tables. Several servers are taken for the same.
 pub(in crate::writer) async fn check_again(
@@ -86,10 +106,12 @@ pub(in crate::writer) async fn check_again(
     if Arc::ptr_eq(&signatures, checked) {
         return Ok(());
     }
-    for NewItem { table, trajectory, .. } in items {
+    for NewItem { table, trajectory, change, .. } in items {
         match signatures.get(&**table) {
             None => unknown_table(table, session, &signatures)?,
             Some(None) => {}
+            // The server checks the parts of an item.
+            Some(Some(_)) if change.is_some() => {}
             Some(Some(signature)) => {
                 let specs: Result<Vec<_>> =
                     trajectory.columns().map(|column| trajectory.column_spec(&column)).collect();

@@ -9,6 +9,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use reverb_base::{Error, Result};
+use reverb_data::rollouts::Refusal;
 use reverb_data::{KeyGenerator, NewItem};
 use reverb_wire::transport::{InsertStream, LostStream, NextStream, ShardRoute};
 
@@ -28,6 +29,11 @@ pub(in crate::writer) struct OpenStream {
 }
 
 impl OpenStream {
+    /// Takes out the items that were refused, and why.
+    pub(in crate::writer) fn take_refused(&self) -> Vec<(u64, Refusal)> {
+        std::mem::take(&mut *self.stream.refused.lock())
+    }
+
     /// True if the stream ended while it was idle.
     pub(in crate::writer) fn has_ended(&self) -> bool {
         let confirmations = &self.stream.confirmations;
@@ -161,7 +167,8 @@ pub(in crate::writer) async fn deliver(
                 && drawn.as_ref().is_none_or(|drawn| drawn.index != shard.index)
             {
                 let mut keys = KeyGenerator::new();
-                for item in &mut *items {
+                // An item with rollouts is on one server, which knows a repeated change by its key.
+                for item in items.iter_mut().filter(|item| item.change.is_none()) {
                     item.key = keys.next_key_of(&shard.slots);
                 }
                 drawn = Some(shard.clone());

@@ -4,10 +4,12 @@
 use hashbrown::HashMap;
 use reverb_data::{ServerAccount, StepCount, TableAccount, TableConfig, Trajectory};
 
+use super::growing::GROWING_BYTES;
 use crate::selector::{Handle, Largest, RestorePoint, Selector};
 use crate::table::changes::Changes;
 use crate::table::episodes::Episodes;
 use crate::table::items::{self, AllItems, Items};
+use crate::table::rollouts::Rollouts;
 use crate::table::statistics::{Removal, Removed};
 use crate::table::step_counts::StepCounts;
 
@@ -34,12 +36,15 @@ pub(in crate::table) struct Contents {
     pub(super) item_bytes: u64,
     /// Changes that no commit has, to be freed with the items.
     pub(super) uncommitted: Option<Changes>,
+    /// Where each item is, in a table whose items have rollouts.
+    pub(super) rollouts: Option<Box<Rollouts>>,
 }
 
 impl Contents {
     pub(super) fn new(config: &TableConfig, server: &ServerAccount) -> Self {
-        let sampler = Selector::new(&config.sampler);
-        let remover = Selector::new(&config.remover);
+        let selector = if config.rollouts.is_some() { Selector::by_order } else { Selector::new };
+        let sampler = selector(&config.sampler);
+        let remover = selector(&config.remover);
         Self {
             // One more than `max_size`: an item is added before another one is evicted.
             items: Items::new(config.max_size as usize + 1),
@@ -53,6 +58,7 @@ impl Contents {
             largest_priority: f64::NEG_INFINITY,
             account: TableAccount::open(server),
             uncommitted: None,
+            rollouts: config.rollouts.clone().map(|settings| Box::new(Rollouts::new(settings))),
         }
     }
 
@@ -141,6 +147,11 @@ impl Contents {
         for (_, item) in self.items.all(AllItems::OutsideTheLock) {
             removed.count(Removal::Reset, item.times_sampled());
         }
+        for item in self.rollouts.iter().flat_map(|rollouts| rollouts.kept().items.values()) {
+            if !item.is_in_items() {
+                removed.count(Removal::Reset, item.values.times_sampled);
+            }
+        }
         removed
     }
 }
@@ -150,6 +161,10 @@ impl Drop for Contents {
     fn drop(&mut self) {
         for (_, item) in self.items.all(AllItems::OutsideTheLock) {
             self.account.remove(&item.trajectory(), self.item_bytes);
+        }
+        if let Some(rollouts) = &self.rollouts {
+            rollouts.trajectories().for_each(|aside| self.account.remove(aside, 0));
+            self.account.remove_bytes(rollouts.len() as u64 * GROWING_BYTES);
         }
         self.account.remove_bytes(self.removal_priorities.len() as u64 * REMOVAL_BYTES);
     }

@@ -70,7 +70,7 @@ mod tests {
     }
 
     fn insert(state: &mut TableState, keys: std::ops::Range<u64>) {
-        keys.for_each(|key| state.insert(item_of_length(key, 1, 1.0), 0));
+        keys.for_each(|key| drop(state.insert(item_of_length(key, 1, 1.0), 0)));
     }
 
     /// Keys and epoch of a request, and whether it is over. `None`: it waits.

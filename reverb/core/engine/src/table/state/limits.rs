@@ -34,7 +34,9 @@ impl TableState {
         };
         let Contents { account, item_bytes, .. } = &self.contents;
         let item_bytes = item_bytes + removal_priority.map_or(0, |_| REMOVAL_BYTES);
-        account.bytes() + account.would_add(trajectory, item_bytes) <= max_bytes
+        // Items that are there need room to grow.
+        let limit = if self.contents.rollouts.is_some() { max_bytes / 4 * 3 } else { max_bytes };
+        account.bytes() + account.would_add(trajectory, item_bytes) <= limit
     }
 
     /// Reason why an item has to leave, if any.
@@ -45,7 +47,7 @@ impl TableState {
             }
             _ => false,
         };
-        if self.contents.items.len() > self.max_size {
+        if self.num_present() > self.max_size {
             return Some(Removal::Full);
         }
         has_too_many_bytes().then_some(Removal::Bytes)

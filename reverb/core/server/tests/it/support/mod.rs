@@ -251,7 +251,7 @@ impl RawStream {
     pub(crate) async fn keys(&mut self, count: usize) -> Vec<u64> {
         let mut keys = Vec::new();
         while keys.len() < count {
-            keys.extend(decode_confirmation(&self.next().await.unwrap()).unwrap());
+            keys.extend(decode_confirmation(&self.next().await.unwrap()).unwrap().0);
         }
         keys.sort_unstable();
         keys

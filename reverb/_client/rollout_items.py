@@ -1,0 +1,478 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Items with rollouts in calls of both clients: what they send, and what they have taken."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from reverb._checks.arguments import check_at_least, check_integer, check_table, check_timeout_ms
+from reverb._client.batch_request import BatchRequest
+from reverb._rollouts.settings import RolloutsInfo, column_names
+from reverb.core import protos
+from reverb.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    TableNotFoundError,
+)
+from reverb.replay_sample import ReplayBatch
+from reverb.reverb_types import TableInfo
+from reverb.shown_text import type_name
+
+__all__ = [
+    "Change",
+    "Changes",
+    "Columns",
+    "OpenItem",
+    "Parts",
+    "Taken",
+    "accepted",
+    "fetch_request",
+    "held_by_others",
+    "opening",
+    "settle_fields",
+    "take_request",
+    "was_inserted",
+]
+
+# How `take` names what it takes.
+_TAKES = {"ready": 0, "open": 1, "lacking": 2}
+
+
+class Columns:
+    """The columns of a table whose items have rollouts.
+
+    Attributes:
+      table: Name of the table.
+      info: What the server said last of its rollouts.
+      names: Names of all columns, in the order of items.
+      of_items: Those that an item has once.
+    """
+
+    def __init__(self, table: str, infos: Mapping[str, TableInfo]) -> None:
+        """Finds the table among those of the server.
+
+        Raises:
+          FailedPreconditionError: If it has no rollouts.
+          TableNotFoundError: If there is no such table.
+        """
+        check_table(table)
+        if table not in infos:
+            known = ", ".join(sorted(infos))
+            raise TableNotFoundError(
+                f"Table {table} was not found. The tables of this server are: {known}."
+            )
+        info = infos[table]
+        if info.rollouts is None:
+            raise FailedPreconditionError(
+                f"Table {table} has no rollouts (Table(rollouts=...)); use sample_batch."
+            )
+        self.table = table
+        self.info: RolloutsInfo = info.rollouts
+        self.names = column_names(info.signature)
+        self.of_items = frozenset(self.info.settings.item)
+        signature = info.signature or {}
+        # A column of steps has one dimension more than its values.
+        self.has_steps = {name: _has_steps(signature[name]) for name in self.names}
+        self._dtypes = {name: _dtype(signature[name]) for name in self.names}
+
+    def position(self, name: str) -> int:
+        """Returns the position of a column.
+
+        Raises:
+          InvalidArgumentError: If there is no such column.
+        """
+        try:
+            return self.names.index(name)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"table {self.table} has no column {name!r}; its columns are "
+                f"{', '.join(self.names)}"
+            ) from None
+
+    def array(self, name: str, value: object) -> np.ndarray:
+        """Returns a value as an array; numbers and lists of Python get the dtype of the column."""
+        if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
+            return np.asarray(value)
+        return np.asarray(value, self._dtypes[name])
+
+    def check_of_sequences(self, name: str) -> None:
+        """Raises InvalidArgumentError for a column of items."""
+        self.position(name)
+        if name in self.of_items:
+            raise InvalidArgumentError(
+                f"Column {name} of table {self.table} is one of items, not of sequences."
+            )
+
+
+def _has_steps(spec: object) -> bool:
+    shape = getattr(spec, "shape", None)
+    dims = None if shape is None else tuple(shape)
+    return dims is None or (len(dims) > 0 and dims[0] is None)
+
+
+def _dtype(spec: object) -> np.dtype | None:
+    dtype = getattr(spec, "dtype", None)
+    try:
+        return np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+    except TypeError:
+        return None
+
+
+@dataclasses.dataclass
+class Change:
+    """A change of one item, for the core: its columns, and what they are for.
+
+    Attributes:
+      key: Key of the item; `None` for a new one.
+      priority: Its priority.
+      message: A serialized `ItemChange`.
+      leaves: Columns `[T, ...]`, one for each part.
+      single: Whether each of them is a single step.
+    """
+
+    key: int | None
+    priority: float
+    message: bytes = b""
+    leaves: list[np.ndarray] = dataclasses.field(default_factory=list)
+    single: list[bool] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Changes:
+    """Changes of items of one table, for the core.
+
+    Attributes:
+      table: Name of the table.
+      changes: The changes.
+      timeout_s: How long they may wait; `None`: any time.
+    """
+
+    table: str
+    changes: list[Change]
+    timeout_s: float | None = None
+
+
+class Parts:
+    """The columns of a change, with their places."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._found: dict[tuple[int, int, int], tuple[np.ndarray, bool]] = {}
+
+    def add_item(self, data: Mapping[str, object]) -> None:
+        """Adds columns that an item has once."""
+        for name, value in data.items():
+            if name not in self._columns.of_items:
+                self._columns.position(name)
+                raise InvalidArgumentError(
+                    f"Column {name} of table {self._columns.table} is one of sequences, not of "
+                    "items."
+                )
+            self._add(-1, 0, name, value)
+
+    def add_sequence(self, rollout: int, number: int, sequence: Mapping[str, object]) -> None:
+        """Adds columns of a sequence."""
+        for name, value in sequence.items():
+            self._columns.check_of_sequences(name)
+            self._add(rollout, number, name, value)
+
+    def _add(self, rollout: int, number: int, name: str, value: object) -> None:
+        array = self._columns.array(name, value)
+        single = not self._columns.has_steps[name]
+        self._found[rollout, number, self._columns.position(name)] = (
+            array[None] if single else array,
+            single,
+        )
+
+    def into(self, change: Change, message: Any) -> Change:
+        """Puts them into a change with this `ItemChange` message."""
+        for (rollout, number, column), (array, single) in sorted(
+            self._found.items(), key=lambda it: it[0]
+        ):
+            part = message.parts.add(column=column, sequence=number)
+            if rollout >= 0:
+                part.rollout = rollout
+            change.leaves.append(array)
+            change.single.append(single)
+        change.message = message.SerializeToString()
+        return change
+
+
+def _sequences_of(rollout: object) -> Sequence[Mapping[str, object]]:
+    """Returns the sequences of a rollout, which may be a single one."""
+    sequences = [rollout] if isinstance(rollout, Mapping) else rollout
+    if not isinstance(sequences, Sequence) or not sequences:
+        raise TypeError(
+            "a rollout must be a dict of columns or a list of them, one for each sequence, got "
+            f"{type_name(rollout)}"
+        )
+    for sequence in sequences:
+        if not isinstance(sequence, Mapping):
+            raise TypeError(f"a sequence must be a dict of columns, got {type_name(sequence)}")
+    return sequences
+
+
+def _versions(version: object) -> dict[str, int]:
+    """Returns the versions of a rollout, of a number, or of the oldest and the newest one."""
+    if version is None:
+        return {}
+    pair = version if isinstance(version, tuple) else (version, version)
+    if len(pair) != 2:
+        raise InvalidArgumentError(f"version must be a number or two, got {version!r}")
+    oldest, newest = (check_integer("version", it) for it in pair)
+    return {"oldest": oldest, "newest": newest}
+
+
+def opening(
+    columns: Columns,
+    data: Mapping[str, object],
+    rollouts: Sequence[object] | None,
+    name: str | None,
+    after: str | None,
+    priority: float,
+    version: object,
+    timeout_ms: int | None,
+) -> Changes:
+    """Returns the insert of an item."""
+    if not isinstance(data, Mapping):
+        raise TypeError(f"data must be a dict of columns, got {type_name(data)}")
+    for argument, value in {"name": name, "after": after}.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{argument} must be a str or None, got {type_name(value)}")
+    limit = check_timeout_ms(timeout_ms)
+    if name is None:
+        name = np.random.default_rng().bytes(12).hex()
+    parts = Parts(columns)
+    parts.add_item(data)
+    message = protos.ItemChange()
+    message.opens.name = name
+    if after is not None:
+        message.opens.after = after
+    for number, rollout in enumerate(rollouts or ()):
+        for at, sequence in enumerate(_sequences_of(rollout)):
+            parts.add_sequence(number, at, sequence)
+        message.rollouts.add(number=number, **_versions(version))
+    change = parts.into(Change(None, float(priority)), message)
+    return Changes(columns.table, [change], None if limit is None else limit / 1000)
+
+
+def was_inserted(refused: Sequence[bytes], table: str, after: str | None) -> bool:
+    """Returns whether an item was inserted.
+
+    Raises:
+      FailedPreconditionError: If the newest item is another one than `after`.
+    """
+    if not refused:
+        return True
+    why = protos.InsertStreamResponse.Refused.FromString(refused[0])
+    if not why.HasField("newest"):
+        return False
+    newest = why.newest
+    raise FailedPreconditionError(
+        f"The newest item of table {table} is {newest or '(none)'}, not {after or '(none)'}: its "
+        f"server has gone back to a checkpoint. Continue after {newest or 'none'}."
+    )
+
+
+@dataclasses.dataclass
+class OpenItem:
+    """An open item that this client holds, from `open_item`.
+
+    Example:
+      >>> with client.open_item("rollouts") as item:
+      ...     print(item.data["prompt"], item.missing)
+      ...     client.add_rollout(item, {"tokens": [3, 4], "score": 1.0})
+      [1 2] [0, 1]
+      True
+
+    Attributes:
+      name: Its name.
+      key: Its key in the table.
+      data: The columns that it has once, by name.
+      version: Version of the table when it was taken.
+      missing: Numbers of the rollouts that are neither final nor failed. `add_rollout` takes the
+        first one unless it is given a number.
+      partial: Sequences of the rollouts that are not final, by number: a list of dicts of columns.
+      attempts: How often it was lost, or became stale, before.
+    """
+
+    name: str
+    key: int
+    data: dict[str, np.ndarray]
+    version: int
+    missing: list[int]
+    partial: dict[int, list[dict[str, np.ndarray]]]
+    attempts: int
+    _columns: Columns = dataclasses.field(repr=False)
+    _lease: tuple[int, int] = dataclasses.field(repr=False)
+
+    @property
+    def table(self) -> str:
+        """Name of its table."""
+        return self._columns.table
+
+    def growth(
+        self, sequences: object, rollout: int | None, version: object, partial: bool
+    ) -> Changes:
+        """Returns the insert of a rollout, whose number is not missing from then on."""
+        number = self._number(rollout)
+        parts = Parts(self._columns)
+        for at, sequence in enumerate(_sequences_of(sequences)):
+            parts.add_sequence(number, at, sequence)
+        message = protos.ItemChange(lease=self.lease_message())
+        versions = _versions(self.version if version is None else version)
+        message.rollouts.add(number=number, is_partial=bool(partial), **versions)
+        change = parts.into(Change(self.key, 1.0), message)
+        if not partial and number in self.missing:
+            self.missing.remove(number)
+        return Changes(self.table, [change])
+
+    def failure(self, rollout: int, reason: str) -> dict[str, object]:
+        """Returns the fields of a call that says that a rollout will not be made."""
+        number = self._number(check_integer("rollout", rollout))
+        if not isinstance(reason, str):
+            raise TypeError(f"reason must be a str, got {type_name(reason)}")
+        if number in self.missing:
+            self.missing.remove(number)
+        failed = protos.Rollout(number=number, failed=reason)
+        lease = self.lease_message()
+        return {"table": self.table, "key": self.key, "lease": lease, "rollout": failed}
+
+    def lease_message(self) -> object:
+        """Returns its lease as a message."""
+        return protos.Lease(holder=self._lease[0], number=self._lease[1])
+
+    def _number(self, rollout: int | None) -> int:
+        if rollout is None:
+            if not self.missing:
+                raise InvalidArgumentError(f"item {self.name} lacks no rollout")
+            return self.missing[0]
+        number = check_integer("rollout", rollout)
+        most = self._columns.info.settings.num_rollouts
+        if not 0 <= number < most:
+            raise InvalidArgumentError(
+                f"rollout must be at least 0 and below num_rollouts ({most}), got {number}"
+            )
+        return number
+
+
+def take_request(
+    columns: Columns,
+    takes: str,
+    num_items: int,
+    lacks: str | None,
+    partial: bool,
+    timeout_ms: int | None,
+) -> bytes:
+    """Returns the serialized request of a take, without its lease."""
+    num_items = check_at_least(1, "num_items", num_items)
+    limit = check_timeout_ms(timeout_ms)
+    request = protos.TakeRequest(table=columns.table, num_items=num_items, is_partial=bool(partial))
+    if lacks is not None:
+        columns.check_of_sequences(lacks)
+        takes, request.column = "lacking", columns.position(lacks)
+    request.takes = _TAKES[takes]
+    if limit is not None:
+        request.timeout_ms = limit
+    return request.SerializeToString()
+
+
+class Taken:
+    """Items that a client has taken, and the requests for their columns.
+
+    Attributes:
+      columns: The columns of the table.
+      lease: Holder and number of the lease.
+      items: The items, as messages `TakenItem`.
+      version: Version of the table.
+    """
+
+    def __init__(self, columns: Columns, answer: tuple[int, int, bytes]) -> None:
+        holder, number, message = answer
+        response = protos.TakeResponse.FromString(message)
+        self.columns = columns
+        self.lease = (holder, number)
+        self.items = list(response.items)
+        self.version = response.version
+
+    def check_open(self) -> None:
+        """Raises DeadlineExceededError if there is no item."""
+        if not self.items:
+            raise DeadlineExceededError(f"Table {self.columns.table} has no open item.")
+
+    def open_item(self, fetched: ReplayBatch) -> OpenItem:
+        """Returns the only item, whose columns were fetched, each for itself."""
+        (item,) = self.items
+        names = self.columns.names
+        data: dict[str, np.ndarray] = {}
+        partial: dict[int, list[dict[str, np.ndarray]]] = {}
+        finals = {it.number for it in item.rollouts if not it.is_partial}
+        for part, column in zip(item.parts, fetched.data, strict=True):
+            name = names[part.column]
+            value = _first(column)
+            if not part.HasField("rollout"):
+                data[name] = value
+            elif part.rollout not in finals:
+                sequences = partial.setdefault(part.rollout, [])
+                while len(sequences) <= part.sequence:
+                    sequences.append({})
+                sequences[part.sequence][name] = value
+        num_rollouts = self.columns.info.settings.num_rollouts
+        missing = [number for number in range(num_rollouts) if number not in finals]
+        return OpenItem(
+            name=item.name,
+            key=item.key,
+            data=data,
+            version=self.version,
+            missing=missing,
+            partial=partial,
+            attempts=item.attempts,
+            _columns=self.columns,
+            _lease=self.lease,
+        )
+
+
+def fetch_request(table: str, num_keys: int, indices: list[int] | None) -> BatchRequest:
+    """Returns the request of a fetch: columns packed, those at these positions of the items."""
+    count = max(num_keys, 1)
+    packed = BatchRequest(
+        table, count, None, False, "packed", 0, None, None, False, False, None, None
+    )
+    if indices is not None:
+        packed.limit_to_columns(indices)
+    return packed
+
+
+def _first(column: object) -> np.ndarray:
+    """Returns a packed column of the only item."""
+    values = getattr(column, "values", None)
+    return np.asarray(column)[0] if values is None else np.asarray(values)
+
+
+def accepted(answer: bytes) -> bool:
+    """Returns whether a failed rollout was noted."""
+    return protos.FailRolloutResponse.FromString(answer).is_accepted
+
+
+def settle_fields(
+    table: str, lease: tuple[int, int], keys: Sequence[int] | None, ack: bool
+) -> dict[str, object]:
+    """Returns the fields of a call that ends the hold on items; `None`: all of the lease."""
+    message = protos.Lease(holder=lease[0], number=lease[1])
+    fields: dict[str, object] = {"table": table, "lease": message, "ack": ack}
+    if keys is None:
+        return fields | {"all": True}
+    return fields | {"keys": [int(key) for key in keys]}
+
+
+def held_by_others(answer: bytes) -> np.ndarray:
+    """Returns the keys of an answer to a settled lease, uint64 `[M]`."""
+    settled = protos.SettleResponse.FromString(answer)
+    return np.array(settled.held_by_others, np.uint64)
+
+
+# Their public import path.
+OpenItem.__module__ = "reverb"
