@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A disk that is full, and a directory that cannot be written."""
 
-import functools
-import subprocess
+import re
 import sys
 
 import pytest
 
 from support.checkpoints import on_disk
+from support.namespaces import NEEDS_UNSHARE, in_a_namespace
 from support.programs import Program
 
 # A server that saves when it is told to, and says what came of it.
@@ -63,19 +63,6 @@ SERVER = """
             print(other.localhost_client().server_info()["table"].current_size)
 """
 
-IN_A_NAMESPACE = """
-    import os
-    import subprocess
-    import sys
-
-    if "IN_A_NAMESPACE" not in os.environ:
-        os.environ["IN_A_NAMESPACE"] = "yes"
-        os.execvp("unshare", ["unshare", "-rm", sys.executable, "-c", SOURCE, *sys.argv[1:]])
-    os.makedirs(sys.argv[1])
-    options = ["-t", "tmpfs", "-o", "size=4m", "tmpfs"]
-    subprocess.run(["mount", *options, sys.argv[1]], check=True)
-"""
-
 FULL_DISK = """
     insert(100_000)
     save()
@@ -98,33 +85,18 @@ FULL_DISK = """
 """
 
 
-@functools.cache
-def can_unshare():
-    """Whether a process may have mounts of its own here."""
-    command = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-    try:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
-
-
-def in_a_namespace(source):
-    """A program that first mounts a small file system at its first argument."""
-    whole = IN_A_NAMESPACE + SERVER + source
-    # The program is started again inside, so it has to know its own text.
-    return f"import textwrap\nSOURCE = textwrap.dedent({whole!r})\nexec(SOURCE)"
-
-
+@NEEDS_UNSHARE
 def test_a_full_disk_is_told_and_survived(root):
-    if not can_unshare():
-        pytest.skip("`unshare -rm mount` is not allowed here; test_a_file_that_must_not_grow is")
-    with Program(in_a_namespace(FULL_DISK), root) as program:
+    with Program(in_a_namespace(SERVER + FULL_DISK), root) as program:
         saved, first = program.line().split()
         assert saved == "saved"
         error = program.line()
         assert error.startswith("ResourceExhaustedError")
-        assert str(root) in error
-        assert "space" in error
+        told = r"needs ([\d,]+) bytes, and the file system of (.*) has ([\d,]+) bytes free\. Free"
+        needed, directory, free = re.search(told, error).groups()
+        assert directory == str(root)
+        assert 6_100_000 < int(needed.replace(",", "")) < 6_200_000
+        assert 3_000_000 < int(free.replace(",", "")) < 4 * 2**20
         # The one before is intact, nothing is left of the other, and the server goes on.
         assert program.line() == f"['{first}']"
         assert program.line() == "61"
@@ -138,6 +110,22 @@ def test_a_full_disk_is_told_and_survived(root):
         assert program.line() == "2"
         assert program.line() == "True"
         assert program.line() == "2"
+        assert program.ended() == 0
+
+
+COMPRESSIBLE = """
+    plain = reverb.Client(f"localhost:{server.port}", compression="none")
+    plain.insert_batch({"x": np.zeros((60, 100_000), np.uint8)}, {"table": 1.0})
+    save()
+    load()
+"""
+
+
+@NEEDS_UNSHARE
+def test_a_save_that_fits_once_compressed_is_no_error(root):
+    with Program(in_a_namespace(SERVER + COMPRESSIBLE), root) as program:
+        assert program.line().startswith("saved ")
+        assert program.line() == "60"
         assert program.ended() == 0
 
 

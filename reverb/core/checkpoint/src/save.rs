@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message;
+use reverb_base::error::grouped;
 use reverb_base::{Error, ErrorKind, Result};
 use reverb_data::proto_bytes::{put_bytes_field, put_varint_field};
 use reverb_data::rollouts::StoredGrowing;
@@ -42,6 +43,9 @@ const COPY_POLL: Duration = Duration::from_millis(5);
 
 /// Approximate size of a chunk's record besides its data.
 const CHUNK_HEADER_BYTES: usize = 64;
+
+/// Approximate size of an item's record.
+const ITEM_BYTES: usize = 100;
 
 /// Options of a save.
 #[derive(Debug, Clone, Default)]
@@ -86,10 +90,11 @@ pub struct Saved {
 ///
 /// # Errors
 ///
-/// `InvalidArgument` if `group` is not empty; `FailedPrecondition` or `ResourceExhausted` with the
-/// path if the system refuses an operation, or if a record is too long; `Cancelled` if `progress`
-/// was cancelled. After an error nothing of the new checkpoint remains, and older ones are
-/// unchanged.
+/// `InvalidArgument` if `group` is not empty; `ResourceExhausted` with both sizes, before anything
+/// is written, if the file system has less room than the checkpoint needs; `FailedPrecondition` or
+/// `ResourceExhausted` with the path if the system refuses an operation, or if a record is too
+/// long; `Cancelled` if `progress` was cancelled. After an error nothing of the new checkpoint
+/// remains, and older ones are unchanged.
 pub fn save(
     tables: &[Arc<Table>],
     options: &SaveOptions,
@@ -131,17 +136,18 @@ pub fn save(
     for (item, _) in growing.iter().flatten().filter_map(|item| item.aside.as_ref()) {
         chunks.add(&item.trajectory);
     }
-    manifest.files.push(write_tables(&partial, &snapshots, &growing, &chunks, progress)?);
     // A small save takes a moment; with a low priority, many times as long on a busy machine.
     let bytes = chunks.chunks().iter().map(|(_, chunk)| chunk.payload_len()).sum::<usize>();
     if !has_many_items && bytes > PIECE_BYTES {
         lower_priority();
     }
-    manifest.files.push(write_items(&partial, &snapshots, &chunks, progress)?);
+    check_room(&options.root, free_bytes(&options.root), &snapshots, &chunks, progress)?;
+    manifest.files.push(write_tables(&partial, &snapshots, &growing, &chunks, progress)?);
+    manifest.files.push(write_items(Some(&partial), &snapshots, &chunks, progress)?);
     // From here on only the chunks are needed. Items that were removed from the tables can be
     // freed.
     drop(snapshots);
-    manifest.files.push(write_chunks(&partial, &chunks, progress)?);
+    manifest.files.push(write_chunks(Some(&partial), &chunks, progress)?);
     drop(chunks);
     let published = partial.publish(&manifest)?;
     let path = published.path.clone();
@@ -162,6 +168,48 @@ fn begin_snapshot(tables: &[Arc<Table>], progress: &Progress) -> Result<Snapshot
             begun => return begun,
         }
     }
+}
+
+/// Refuses a save that does not fit. Older checkpoints stay until it is complete, and have no files
+/// in common with it. If it fits only when it is compressed, it is compressed twice, the first time
+/// for its size.
+fn check_room(
+    root: &Path,
+    free: Option<u64>,
+    snapshots: &[TableSnapshot],
+    chunks: &ChunkSet,
+    progress: &Progress,
+) -> Result<()> {
+    let items: usize = snapshots.iter().map(|snapshot| snapshot.items.len()).sum();
+    let of_chunk = |(_, chunk): &(u64, Chunk)| chunk.payload_len() + CHUNK_HEADER_BYTES;
+    let raw = items * ITEM_BYTES + chunks.chunks().iter().map(of_chunk).sum::<usize>();
+    let Some(free) = free.filter(|free| (raw as u64) > *free) else { return Ok(()) };
+    let items = write_items(None, snapshots, chunks, progress)?;
+    let needed = items.bytes + write_chunks(None, chunks, progress)?.bytes;
+    if needed <= free {
+        return Ok(());
+    }
+    Err(Error::resource_exhausted(format!(
+        "Checkpoint: it needs {} bytes, and the file system of {} has {} bytes free. Free some \
+         space, or choose another directory.",
+        grouped(needed as usize),
+        root.display(),
+        grouped(free as usize)
+    )))
+}
+
+/// Bytes that this process may still write to a file system; `None` if it does not say.
+#[cfg(unix)]
+fn free_bytes(directory: &Path) -> Option<u64> {
+    let found = rustix::fs::statvfs(directory).ok()?;
+    let is_root = rustix::process::geteuid().is_root();
+    let blocks = if is_root { found.f_bfree } else { found.f_bavail };
+    (found.f_blocks > 0).then(|| blocks.saturating_mul(found.f_frsize))
+}
+
+#[cfg(not(unix))]
+fn free_bytes(_: &Path) -> Option<u64> {
+    None
 }
 
 fn write_tables(
@@ -186,7 +234,7 @@ fn write_tables(
         let length = put_record(&mut raw, |out| out.extend_from_slice(&data));
         check_length(TABLES, length, MAX_RECORD_BYTES)?;
     }
-    let mut file = RecordFile::begin(partial.path(), TABLES, partial.tables(), progress)?;
+    let mut file = RecordFile::begin(partial.path(), TABLES, Some(partial.tables()), progress)?;
     file.write(&Compressor::new().compress(&raw))?;
     file.finish(snapshots.len() as u64)
 }
@@ -206,7 +254,7 @@ fn growing_item(table: &str, item: &StoredGrowing, chunks: &ChunkSet) -> Vec<u8>
 }
 
 fn write_items(
-    partial: &Partial,
+    partial: Option<&Partial>,
     snapshots: &[TableSnapshot],
     chunks: &ChunkSet,
     progress: &Progress,
@@ -249,7 +297,11 @@ fn pieces_of(chunks: &[(u64, Chunk)]) -> Vec<Range<usize>> {
     pieces
 }
 
-fn write_chunks(partial: &Partial, chunks: &ChunkSet, progress: &Progress) -> Result<FileEntry> {
+fn write_chunks(
+    partial: Option<&Partial>,
+    chunks: &ChunkSet,
+    progress: &Progress,
+) -> Result<FileEntry> {
     let all = chunks.chunks();
     write_pieces(partial, CHUNKS, pieces_of(all), progress, |raw, piece| {
         for (key, chunk) in &all[piece.clone()] {
@@ -265,16 +317,17 @@ fn write_chunks(partial: &Partial, chunks: &ChunkSet, progress: &Progress) -> Re
 }
 
 /// Writes a file of pieces, which several threads compress. `put` appends the records of a piece,
-/// and returns their number.
+/// and returns their number. Without `partial` it only measures the file.
 fn write_pieces<P: Send>(
-    partial: &Partial,
+    partial: Option<&Partial>,
     name: &'static str,
     pieces: Vec<P>,
     progress: &Progress,
     put: impl Fn(&mut Vec<u8>, P) -> Result<usize> + Sync,
 ) -> Result<FileEntry> {
-    let created = partial.create_file(name)?;
-    let mut file = RecordFile::begin(partial.path(), name, &created, progress)?;
+    let created = partial.map(|partial| partial.create_file(name)).transpose()?;
+    let directory = partial.map_or(Path::new(""), Partial::path);
+    let mut file = RecordFile::begin(directory, name, created.as_ref(), progress)?;
     let threads = num_threads(pieces.len());
     let mut pieces = pieces.into_iter();
     let mut num_records = 0;
@@ -297,7 +350,8 @@ fn write_pieces<P: Send>(
         },
         |(piece, count)| {
             num_records += count as u64;
-            progress.add_items(if name == ITEMS { count as u64 } else { 0 });
+            let is_of_items = name == ITEMS && partial.is_some();
+            progress.add_items(if is_of_items { count as u64 } else { 0 });
             file.write(&piece)
         },
     )?;
@@ -319,7 +373,8 @@ fn check_length(name: &str, length: u64, max_bytes: u64) -> Result<()> {
 struct RecordFile<'a> {
     name: &'static str,
     path: PathBuf,
-    file: &'a File,
+    /// Absent if the file is only measured.
+    file: Option<&'a File>,
     progress: &'a Progress,
     bytes: u64,
     checksum: StreamChecksum,
@@ -329,7 +384,7 @@ impl<'a> RecordFile<'a> {
     fn begin(
         directory: &Path,
         name: &'static str,
-        file: &'a File,
+        file: Option<&'a File>,
         progress: &'a Progress,
     ) -> Result<Self> {
         let path = directory.join(name);
@@ -347,15 +402,18 @@ impl<'a> RecordFile<'a> {
     fn finish(mut self, records: u64) -> Result<FileEntry> {
         let trailer = self.checksum.trailer();
         self.write_bytes(&trailer)?;
-        self.file.sync_all().map_err(|error| from_io("write", &self.path, &error))?;
+        if let Some(file) = self.file {
+            file.sync_all().map_err(|error| from_io("write", &self.path, &error))?;
+        }
         Ok(FileEntry { name: self.name.to_owned(), records, bytes: self.bytes })
     }
 
     fn write_bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        let mut file = self.file;
-        file.write_all(bytes).map_err(|error| from_io("write", &self.path, &error))?;
         self.bytes += bytes.len() as u64;
-        self.progress.add_bytes(bytes.len() as u64);
+        if let Some(mut file) = self.file {
+            file.write_all(bytes).map_err(|error| from_io("write", &self.path, &error))?;
+            self.progress.add_bytes(bytes.len() as u64);
+        }
         Ok(())
     }
 }
