@@ -112,12 +112,11 @@ impl Service {
         table.mutate(updates, deletes).map_err(|error| self.stop.explain(error))
     }
 
-    /// Saves all tables; returns the path. The save continues if the caller disconnects.
+    /// Saves all tables; returns the path. The save continues if the caller disconnects. The caller
+    /// says what became of an error.
     pub(crate) async fn checkpoint(&self) -> Result<String> {
         let save = self.checkpoints.save(self.tables.all(), self.group.stored_place());
-        let saved = self.stop.or(save).await?;
-        // The caller gets the error, but the operator would not see it.
-        saved.inspect_err(|error| tracing::error!("{error}"))
+        self.stop.or(save).await?
     }
 
     /// Status of the store; `None` without one.

@@ -18,7 +18,14 @@ impl Answer for CheckpointRequest {
         service: &Arc<Service>,
         _: &CallContext<'_>,
     ) -> Result<CheckpointResponse> {
-        Ok(CheckpointResponse { checkpoint_path: service.checkpoint().await? })
+        let saved = service.checkpoint().await;
+        // The caller gets the error, but the operator would not see it.
+        let saved = saved.inspect_err(|error| {
+            if !service.stop.is_stopped() {
+                tracing::error!("{error}");
+            }
+        });
+        Ok(CheckpointResponse { checkpoint_path: saved? })
     }
 }
 
