@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: Arguments, without the name of the program; `None`: those of the process.
 
     Returns:
-      The exit code: 0 on success, 1 after an error (one line on standard error), 130 after Ctrl-C;
+      The exit code: 0 on success, 1 after an error (one line on standard error) and if
+      `checkpoint verify` finds damage, 130 after Ctrl-C;
       3 or 4 if `why` finds waiting calls or a stuck table, 5 if what `why`, `inspect` or `export`
       show is without a server or shard that is down, 3 if `drain` leaves streams open or
       `store check` finds damage, 2 if `reshard` is not given all the parts of one group. An invalid
@@ -78,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         # The shell has closed standard output (`>&-`).
         sys.stdout = pathlib.Path(os.devnull).open("w")  # noqa: SIM115
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse_args(_with_one_name(sys.argv[1:] if argv is None else argv))
     _read_names_as_utf8(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names may have characters that the encoding of the output lacks.
@@ -98,6 +99,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"reverb: error: {shown}", file=sys.stderr)
         return _FAILURE
     return code or 0
+
+
+def _with_one_name(argv: Sequence[str]) -> list[str]:
+    """Joins the two words of `checkpoint list` and `checkpoint verify`.
+
+    `checkpoint` itself takes an address, and neither word is one: those have a port or a scheme.
+    """
+    name = " ".join(argv[:2])
+    return [name, *argv[2:]] if name in checkpoint.OF_DIRECTORIES else list(argv)
 
 
 def _read_names_as_utf8(arguments: argparse.Namespace) -> None:
@@ -129,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     top.add_parser(commands)
     configure.add_parser(commands)
     pause.add_parsers(commands)
-    checkpoint.add_parser(commands)
+    checkpoint.add_parsers(commands)
     drain.add_parser(commands)
     reset.add_parser(commands)
     reshard.add_parser(commands)

@@ -140,6 +140,10 @@ class StoredCheckpoint:
         """Group of the server, index of its shard, and number of shards."""
     def taken_at(self) -> float | None:
         """The time of the snapshot, in seconds since 1970."""
+    def is_in_use(self) -> bool:
+        """Whether a running server saved or loaded it."""
+    def num_bytes(self) -> int:
+        """Size of its files, compared with what the checkpoint says."""
     def tables(self) -> list[bytes]:
         """One serialized `TableInfo` per table."""
     def configs(self) -> list[bytes]:

@@ -5,7 +5,7 @@ from reverb import command
 from support import made_episodes
 
 # Those that are no clients of a running server.
-WITHOUT_SERVER = {"reshard", "store", "token", "tls"}
+WITHOUT_SERVER = {"checkpoint list", "checkpoint verify", "reshard", "store", "token", "tls"}
 
 
 def all_commands():

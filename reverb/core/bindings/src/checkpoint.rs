@@ -104,6 +104,15 @@ impl StoredCheckpoint {
         Some(since.as_secs_f64())
     }
 
+    fn is_in_use(&self) -> bool {
+        self.stored.is_in_use()
+    }
+
+    /// Size of its files, compared with what the checkpoint says.
+    fn num_bytes(&self) -> PyResult<u64> {
+        self.stored.bytes().or_raise()
+    }
+
     /// The tables as serialized `TableInfo` messages.
     fn tables<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let tables = self.stored.tables().iter();

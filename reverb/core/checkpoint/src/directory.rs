@@ -282,7 +282,7 @@ fn has_only_our_files(path: &Path) -> bool {
 }
 
 /// Returns true if a running server wrote or loaded it, or if that cannot be determined.
-fn is_in_use(path: &Path) -> bool {
+pub(crate) fn is_in_use(path: &Path) -> bool {
     match is_locked(&path.join(TABLES)) {
         Ok(is_locked) => is_locked,
         Err(error) => error.kind() != io::ErrorKind::NotFound,

@@ -11,7 +11,7 @@ use reverb_wire::generated::PrioritizedItem;
 
 use crate::blocks::Block;
 use crate::progress::Progress;
-use crate::stored::{Stored, to_chunk};
+use crate::stored::{Stored, no_chunk, to_chunk};
 
 /// Statistics of the items of a table; empty if there are no items.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -93,7 +93,7 @@ impl Stored {
         for (table, message) in self.messages_in_tables() {
             count(to_entry(table, message)?);
         }
-        let parse = |block: &Block| self.entries_of(block);
+        let parse = |block: &Block| self.entries_of(block, &sizes);
         self.for_each_item_block(progress, parse, |entry| {
             count(entry);
             Ok(())
@@ -101,12 +101,16 @@ impl Stored {
         Ok(tables)
     }
 
-    fn entries_of(&self, block: &Block) -> Result<Vec<Entry>> {
+    fn entries_of(&self, block: &Block, chunks: &HashMap<u64, ChunkSize>) -> Result<Vec<Entry>> {
         let entries = block.records().map(|record| {
             let record = record?;
-            let entry = RawItem::parse(record.data)
-                .and_then(|raw| self.position_of(raw.table))
-                .and_then(|table| to_entry(table, record.data));
+            let entry = RawItem::parse(record.data).and_then(|raw| {
+                let entry = to_entry(self.position_of(raw.table)?, record.data)?;
+                match entry.chunks.iter().find(|key| !chunks.contains_key(*key)) {
+                    Some(key) => Err(no_chunk(raw.key, raw.table, *key)),
+                    None => Ok(entry),
+                }
+            });
             entry.map_err(|error| record.damaged(error.message()))
         });
         entries.collect()

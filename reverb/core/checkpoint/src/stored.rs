@@ -21,7 +21,7 @@ use reverb_wire::convert::rollouts::to_growing;
 use reverb_wire::generated::PriorityTableCheckpoint;
 
 use crate::blocks::{Block, Blocks, Encoding, Record};
-use crate::directory::{CHUNKS, DONE, ITEMS, TABLES, is_complete, latest};
+use crate::directory::{CHUNKS, DONE, ITEMS, TABLES, is_complete, is_in_use, latest};
 use crate::failure::{damaged, unreadable};
 use crate::legacy;
 use crate::manifest::Manifest;
@@ -182,6 +182,31 @@ impl Stored {
     /// Its tables, in the order of the file.
     pub fn tables(&self) -> &[StoredTable] {
         &self.tables
+    }
+
+    /// Returns true if a running server saved or loaded it.
+    pub fn is_in_use(&self) -> bool {
+        is_in_use(&self.path)
+    }
+
+    /// Size of its files on disk, without reading them.
+    ///
+    /// # Errors
+    ///
+    /// `DataLoss` if a file has another size than the manifest says.
+    pub fn bytes(&self) -> Result<u64> {
+        let mut sum = 0;
+        for name in [TABLES, ITEMS, CHUNKS] {
+            let path = self.path.join(name);
+            let bytes = std::fs::metadata(&path).map_or(0, |found| found.len());
+            let listed = self.manifest.as_ref().and_then(|manifest| manifest.file(name));
+            if let Some(expected) = listed.map(|file| file.bytes).filter(|it| *it != bytes) {
+                let what = format!("it has {bytes} bytes, and {DONE} says {expected}.");
+                return Err(damaged(&path, "as a whole", &what));
+            }
+            sum += bytes;
+        }
+        Ok(sum)
     }
 
     /// Number of items, if it is known before reading them.
@@ -463,14 +488,7 @@ fn to_item(
     chunks: &ChunkMap,
     table: &str,
 ) -> Result<StoredItem> {
-    let find = |key| {
-        chunks.get(&key).ok_or_else(|| {
-            Error::data_loss(format!(
-                "item {} of table {table} refers to chunk {key}, which is not in {CHUNKS}.",
-                raw.key
-            ))
-        })
-    };
+    let find = |key| chunks.get(&key).ok_or_else(|| no_chunk(raw.key, table, key));
     let trajectory = if raw.has_deprecated_references {
         legacy::item_trajectory(message, find)?
     } else {
@@ -496,6 +514,12 @@ fn to_growing_item(record: &[u8], chunks: &ChunkMap, table: &str) -> Result<Stor
         item.aside = Some((to_item(&raw, record, chunks, table)?, parts));
     }
     Ok(item)
+}
+
+pub(crate) fn no_chunk(item: u64, table: &str, key: u64) -> Error {
+    Error::data_loss(format!(
+        "item {item} of table {table} refers to chunk {key}, which is not in {CHUNKS}."
+    ))
 }
 
 thread_local! {
