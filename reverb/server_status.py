@@ -25,6 +25,7 @@ __all__ = [
     "Diagnosis",
     "Histogram",
     "LimiterStatus",
+    "MemoryForecast",
     "MemoryStatus",
     "ProcessStatus",
     "Rates",
@@ -80,6 +81,25 @@ class MemoryStatus:
     @classmethod
     def _from_proto(cls, proto: Any) -> "MemoryStatus":
         return read_message(cls, proto, limit=proto.limit or None)
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryForecast:
+    """What the tables of a server need when all are full, and the limit that they reach first.
+
+    Attributes:
+      needed_bytes: Bytes of all tables with `max_size` items each, or `max_bytes` of the table, in
+        memory and in a store. A table of which nothing is known counts as it is.
+      first_limit: The smallest limit: "max_bytes" of the server, "cgroup" (of the control groups of
+        its process) or "machine" (the memory of the machine); `None` if none is known.
+      first_limit_bytes: That limit; `None` if none is known.
+      sentence: The same for people, with what happens at the limit.
+    """
+
+    needed_bytes: int
+    first_limit: str | None
+    first_limit_bytes: int | None
+    sentence: str
 
 
 def _time(ns: int) -> float | None:
@@ -388,6 +408,8 @@ class CheckpointStatus:
       num_failed: Number of saves that failed since the server started.
       restored_from: The checkpoint that the server loaded; `None` if it started with empty tables.
       interval_s: How often the server saves by itself, in seconds; `None`: never.
+      restored_saved_at: Time of the snapshot in `restored_from`, in seconds since 1970; `None` if
+        there is none, or if dm-reverb or an earlier release wrote it.
     """
 
     is_saving: bool
@@ -404,6 +426,7 @@ class CheckpointStatus:
     num_failed: int
     restored_from: str | None
     interval_s: float | None
+    restored_saved_at: float | None = None
 
     @classmethod
     @reads_answer
@@ -421,6 +444,7 @@ class CheckpointStatus:
             latest_error=proto.latest_error or None,
             restored_from=proto.restored_from or None,
             interval_s=proto.interval_s or None,
+            restored_saved_at=_time(proto.restored_saved_at_ns),
         )
 
 
@@ -480,6 +504,8 @@ class ServerStatus:
       security: Its certificate and its tokens.
       shards: Each shard of a group, if the address is that of one; the rest is their sum.
       store: Its directory on disk; `None` without one.
+      forecast: What its tables need when they are full; `None` while nothing is known of any. Of a
+        group, that of the shard that is nearest to its limit.
     """
 
     memory: MemoryStatus
@@ -495,6 +521,7 @@ class ServerStatus:
     security: SecurityStatus
     shards: "tuple[ShardStatus, ...]" = ()
     store: StoreStatus | None = None
+    forecast: MemoryForecast | None = None
 
     @classmethod
     @reads_answer
@@ -518,6 +545,14 @@ class ServerStatus:
             security=SecurityStatus._from_proto(proto.security),
             shards=tuple(ShardStatus._from_proto(shard) for shard in proto.shards),
             store=StoreStatus._from_proto(proto.store) if proto.HasField("store") else None,
+            forecast=read_message(
+                MemoryForecast,
+                proto.forecast,
+                first_limit=proto.forecast.first_limit or None,
+                first_limit_bytes=proto.forecast.first_limit_bytes or None,
+            )
+            if proto.HasField("forecast")
+            else None,
         )
 
 

@@ -53,6 +53,11 @@ def duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
+def age(seconds: float, now: float) -> float:
+    """Returns the time since a moment, in seconds; 0 if the clock was set back meanwhile."""
+    return max(now - seconds, 0.0)
+
+
 def moment(seconds: float, now: float) -> str:
     """Formats a time in the local zone, with its age."""
     local = datetime.datetime.fromtimestamp(seconds).astimezone()

@@ -133,7 +133,7 @@ class Report:
         return SOMEBODY_WAITS if max(waits, default=0.0) > longer_than_s else 0
 
     def as_text(self) -> str:
-        """A line for each table (name, state and sentence), one about checkpoints and the disk."""
+        """A line for each table (name, state, sentence), then of memory, checkpoints and disk."""
         if not self.tables:
             return f"{self.address} has no tables"
         names = [text.plain(name) for name in self.tables]
@@ -144,12 +144,14 @@ class Report:
             f"{text.plain(table.diagnosis.sentence)}"
             for name, table in zip(names, self.tables.values(), strict=True)
         ]
+        if self.status.forecast is not None:
+            lines.append(f"memory: {text.plain(self.status.forecast.sentence)}")
         lines.append(f"checkpoints: {server_facts.checkpoints(self.status)}")
         disk = server_facts.disk(self.status)
         return "\n".join(lines if disk is None else [*lines, f"disk: {disk}"])
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for programs: a dict of tables, and what is known of checkpoints and disk."""
+        """The same for programs: tables by name, and what is known of the server."""
         tables = {
             name: {
                 "state": table.diagnosis.state,
@@ -160,11 +162,18 @@ class Report:
             }
             for name, table in self.tables.items()
         }
-        saved_at, store = self.status.checkpoints.latest_saved_at, self.status.store
+        saved, store, forecast = self.status.checkpoints, self.status.store, self.status.forecast
+
+        def age(at: float | None) -> float | None:
+            return None if at is None else text.age(at, self.status.now)
+
         return {
             "server": self.address,
             "tables": tables,
-            "last_checkpoint_s": None if saved_at is None else self.status.now - saved_at,
+            "memory": None if forecast is None else dataclasses.asdict(forecast),
+            "last_checkpoint_s": age(saved.latest_saved_at),
+            "loaded_checkpoint": saved.restored_from,
+            "loaded_checkpoint_s": age(saved.restored_saved_at),
             "failing": self.failing,
             "store": None if store is None else dataclasses.asdict(store),
         }

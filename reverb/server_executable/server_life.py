@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Sequence
 
@@ -137,7 +136,7 @@ def _totals(server: Server) -> dict[str, str | int]:
     return {
         "inserted": sum(table.inserts for table in tables),
         "sampled": sum(table.samples for table in tables),
-        "seconds": round(time.time() - status.started_at),
+        "seconds": round(max(status.now - status.started_at, 0)),
         **saved,
     }
 

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import json
 import pathlib
+import re
 import signal
 import time
 
@@ -25,6 +26,26 @@ MANY = 100_000
 
 def insert_many(client, count=MANY):
     client.insert_batch([np.arange(count)], {"table": 1.0})
+
+
+# Saves that the interval and a client ask for, and that fail.
+FAILING = """
+import contextlib
+import reverb
+from reverb import testing
+from support.waiting import wait_until
+
+# Nobody can make a directory there.
+checkpointer = reverb.checkpointers.DefaultCheckpointer("/proc/checkpoints")
+options = {"checkpointer": checkpointer, "checkpoint_interval_s": 0.1}
+with reverb.Server([testing.table()], **options) as server:
+    client = server.localhost_client()
+    for _ in range(2):
+        with contextlib.suppress(reverb.ReverbError):
+            client.checkpoint()
+    wait_until(lambda: client.checkpoint_status().num_failed >= 4)
+print(server.status().checkpoints.num_failed, 2)
+"""
 
 
 def num_items(root):
@@ -81,6 +102,23 @@ class TestStatus:
         assert (status.num_saved, status.num_failed) == (1, 1)
         assert (status.latest_error, status.latest_path) == (None, path)
 
+    def test_after_a_start_that_loaded_one(self, serve, root, capsys):
+        client = serve(root)
+        path = client.checkpoint()
+        saved_at = client.checkpoint_status().latest_saved_at
+        client.server.stop()
+        client = serve(root)
+        status = client.checkpoint_status()
+        assert (status.restored_from, status.restored_saved_at) == (path, saved_at)
+        told = f"None was saved yet; the start loaded {path}, which was saved "
+        for arguments in (["why"], ["top", "--once"]):
+            assert command.main([*arguments, client.server_address]) == 0
+            assert re.search(re.escape(told) + r"[\d.]+ m?s ago\.", capsys.readouterr().out)
+        assert command.main(["why", "--json", client.server_address]) == 0
+        of_why = json.loads(capsys.readouterr().out)
+        assert (of_why["loaded_checkpoint"], of_why["last_checkpoint_s"]) == (path, None)
+        assert 0 <= of_why["loaded_checkpoint_s"] < 60 * PATIENCE
+
     def test_while_it_saves(self, serve, root, background):
         client = serve(root, large_table())
         insert_many(client)
@@ -129,6 +167,14 @@ class TestPeriods:
         point_to(good)
         saved = client.checkpoint_status().num_saved
         until(lambda: client.checkpoint_status().num_saved > saved)
+
+    def test_a_failure_is_logged_once(self):
+        with Program(FAILING) as program:
+            failed, asked = map(int, program.line().split())
+            assert program.ended() == 0
+            lines = program.errors.splitlines()
+        assert sum("cannot create directory" in line for line in lines) == failed
+        assert sum("The next attempt is in" in line for line in lines) == failed - asked
 
     def test_a_call_in_between_is_fine(self, serve, root):
         client = serve(root, checkpoint_interval_s=0.01)

@@ -3,20 +3,38 @@
 
 import math
 import pathlib
+import re
+import shutil
+import subprocess
 import time
 
 import grpc
 import numpy as np
 import pytest
+from google.protobuf.json_format import MessageToJson
 
 import reverb
 from reverb import testing
+from reverb.command.top.picture import BLOCKS
+from reverb.command.top.snapshot import as_text
+from reverb.command.why import Report
 from reverb.core import protos
 from reverb.server_status import Histogram, ServerStatus
 from support.hosts import REMOTE, on_both_hosts
 from support.wire.wire_client import WireClient
 
 SELECTORS = reverb.selectors
+NODE = shutil.which("node")
+
+# A status of a server whose clock was set back by three days since its last checkpoint.
+SET_BACK = protos.StatusResponse(
+    started_at_ns=1_700_259_179 * 10**9,
+    now_ns=1_700_000_000 * 10**9,
+    checkpoints=protos.CheckpointStatusResponse(
+        latest_saved_at_ns=1_700_259_179 * 10**9, restored_saved_at_ns=1_700_259_179 * 10**9
+    ),
+    tables=[protos.TableStatus(name="t", diagnosis=protos.Diagnosis(state="idle"))],
+)
 
 
 def insert(client, priorities, table="table"):
@@ -26,6 +44,32 @@ def insert(client, priorities, table="table"):
     client.insert_batch({"x": column}, {table: np.array(priorities, float)})
     keys = [sample.info.key for sample in client.scan(table)]
     return [key for key in keys if key not in before]
+
+
+@pytest.mark.parametrize("name", ["latest_path", "restored_from"])
+def test_no_age_is_negative_after_the_clock_was_set_back(name):
+    message = protos.StatusResponse.FromString(SET_BACK.SerializeToString())
+    setattr(message.checkpoints, name, "/saved")
+    status = ServerStatus.from_serialized_proto(message.SerializeToString())
+    report = Report("server", status)
+    for shown in (report.as_text(), as_text(status, "server", BLOCKS, 100)):
+        assert re.search(r"saved 0 \S+ ago", shown)
+        assert not re.search(r"-\d", shown)
+    ages = [report.as_dict()[f"{of}_checkpoint_s"] for of in ("last", "loaded")]
+    assert set(ages) <= {0, None}
+    if NODE is not None:
+        page = pathlib.Path(reverb.__file__).parent / "core/server/src/observe/page/page.html"
+        script = page.read_text("utf-8").split("<script>")[1].split("let last = null;")[0]
+        shown = f"checkpoints({MessageToJson(message.checkpoints)}, {message.now_ns})"
+        shown += f"+ age({message.started_at_ns}, {message.now_ns})"
+        done = subprocess.run(
+            [NODE, "-e", f"{script}; console.log({shown})"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert re.search(r"saved 0 \S+ ago", done.stdout)
+        assert not re.search(r"-\d", done.stdout)
 
 
 @on_both_hosts

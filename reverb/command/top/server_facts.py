@@ -26,7 +26,7 @@ def summary(status: ServerStatus) -> str:
     traffic = status.traffic
     return (
         f"version {text.plain(status.version)}, up for "
-        f"{text.interval(status.now - status.started_at)}, "
+        f"{text.interval(text.age(status.started_at, status.now))}, "
         f"{text.plural(traffic.connections, 'connection')}, "
         f"{text.bytes_(traffic.received_bytes)} received, {text.bytes_(traffic.sent_bytes)} sent"
     )
@@ -70,6 +70,8 @@ def memory(status: ServerStatus, pictures: Pictures, width: int) -> list[Line]:
     )
     one_line = total + line((f": {parts}", "soft"))
     lines = [one_line] if one_line.width <= width else [total, *wrapped(parts, width, "soft")]
+    if status.forecast is not None:
+        lines += wrapped(text.plain(status.forecast.sentence), width, "soft")
     of_disk = disk(status)
     return lines if of_disk is None else [*lines, *wrapped(f"Disk: {of_disk}", width, "soft")]
 
@@ -124,7 +126,7 @@ def shards(status: ServerStatus) -> list[str]:
 
 
 def checkpoints(status: ServerStatus) -> str:
-    """The last checkpoint of a server, and those that failed."""
+    """The last checkpoint of a server, else the one that it loaded, and those that failed."""
     saved = status.checkpoints
     failed = ""
     if saved.num_failed:
@@ -134,13 +136,26 @@ def checkpoints(status: ServerStatus) -> str:
         items = f"{text.short(saved.items_written)} of {text.short(saved.items_total)} items"
         return f"Saving: {items}.{failed}"
     if saved.latest_path is None or saved.latest_saved_at is None:
-        return f"None was saved yet.{failed}"
+        return f"None was saved yet{_loaded(status)}.{failed}"
     return (
-        f"The last one was saved {text.interval(status.now - saved.latest_saved_at)} ago, "
+        f"The last one was saved {_ago(saved.latest_saved_at, status)}, "
         f"{text.bytes_(saved.latest_bytes)} in {text.interval(saved.latest_duration_s)}, with a "
         f"pause of {text.interval(saved.latest_pause_ms / 1e3)}: {text.plain(saved.latest_path)}."
         f"{failed}"
     )
+
+
+def _loaded(status: ServerStatus) -> str:
+    saved = status.checkpoints
+    if saved.restored_from is None:
+        return ""
+    at = saved.restored_saved_at
+    when = "" if at is None else f", which was saved {_ago(at, status)}"
+    return f"; the start loaded {text.plain(saved.restored_from)}{when}"
+
+
+def _ago(at: float, status: ServerStatus) -> str:
+    return f"{text.interval(text.age(at, status.now))} ago"
 
 
 def tables(status: ServerStatus, width: int) -> tuple[Line, list[tuple[str, Line]]]:

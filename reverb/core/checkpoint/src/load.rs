@@ -42,6 +42,8 @@ pub struct LoadOptions {
 pub struct Loaded {
     /// Directory of the checkpoint.
     pub path: PathBuf,
+    /// Time of its snapshot, as far as it is known.
+    pub taken_at: Option<SystemTime>,
     /// Number of items in it.
     pub num_items: u64,
     /// All tables of the server, in their order. Tables whose settings were restored are new
@@ -92,7 +94,8 @@ pub fn load(
     check(progress.cancelled())?;
     let all = filling.install()?;
     tracing::info!("{about}: {num_items} items were loaded in {:?}", start.elapsed());
-    Ok(Some(Loaded { path: stored.path().to_owned(), num_items, tables: all }))
+    let (path, taken_at) = (stored.path().to_owned(), stored.taken_at());
+    Ok(Some(Loaded { path, taken_at, num_items, tables: all }))
 }
 
 /// The checkpoint that would be loaded, and when it was taken; `None` if there is none, or if the

@@ -5,6 +5,7 @@
 //! Nothing here knows how a server works: it is given tables, streams and numbers.
 
 pub(crate) mod diagnosis;
+pub(crate) mod forecast;
 pub(crate) mod long_waits;
 pub(crate) mod metrics;
 pub(crate) mod page;

@@ -8,8 +8,8 @@ use reverb_data::TableConfig;
 use reverb_wire::convert::table_config::{from_limiter, from_max_bytes, from_selector};
 use reverb_wire::generated::deepmind::reverb::RateLimiterCheckpoint;
 use reverb_wire::generated::reverb::{
-    CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus, RatesStatus,
-    RemovedItems, ShardStatus, SideStatus, StatusResponse, StoreRecovery, StoreStatus,
+    CheckpointStatusResponse, Diagnosis, Histogram, MemoryForecast, MemoryStatus, ProcessStatus,
+    RatesStatus, RemovedItems, ShardStatus, SideStatus, StatusResponse, StoreRecovery, StoreStatus,
     StreamStatus, TableChange, TableStatus, TrafficStatus,
 };
 
@@ -89,6 +89,7 @@ fn add(sum: &mut StatusResponse, part: &StatusResponse, shard: &ShardStatus) {
         draining,
         security,
         store,
+        forecast,
         // They are added elsewhere.
         checkpoints: _,
         shards: _,
@@ -130,6 +131,18 @@ fn add(sum: &mut StatusResponse, part: &StatusResponse, shard: &ShardStatus) {
         (sum @ None, Some(part)) => *sum = Some(part.clone()),
         (_, None) => {}
     }
+    if let Some(part) = forecast {
+        add_forecast(&mut sum.forecast, part, shard);
+    }
+}
+
+/// The group has the forecast of the shard that is nearest to its limit.
+fn add_forecast(sum: &mut Option<MemoryForecast>, part: &MemoryForecast, shard: &ShardStatus) {
+    let use_of = |it: &MemoryForecast| it.needed_bytes as f64 / it.first_limit_bytes.max(1) as f64;
+    if sum.as_ref().is_none_or(|sum| use_of(sum) < use_of(part)) {
+        let sentence = format!("Shard {} ({}): {}", shard.index, shard.address, part.sentence);
+        *sum = Some(MemoryForecast { sentence, ..part.clone() });
+    }
 }
 
 /// The state of the group is the gravest one, and the error is the first one.
@@ -167,8 +180,6 @@ fn add_store(sum: &mut StoreStatus, part: &StoreStatus) {
         recovered,
         is_journal,
     } = part;
-    let earlier =
-        |sum: i64, part: i64| if sum.min(part) == 0 { sum.max(part) } else { sum.min(part) };
     join(&mut sum.path, path);
     if StoreState::named(state) > StoreState::named(&sum.state) {
         sum.state.clone_from(state);
@@ -207,6 +218,11 @@ fn add_store(sum: &mut StoreStatus, part: &StoreStatus) {
         (sum @ None, Some(part)) => *sum = Some(part.clone()),
         (_, None) => {}
     }
+}
+
+/// The earlier of two moments, of which 0 is none.
+fn earlier(one: i64, other: i64) -> i64 {
+    if one.min(other) == 0 { one.max(other) } else { one.min(other) }
 }
 
 /// The shards belong to moments of their own; the earliest is the group's, with its notes.
@@ -483,6 +499,7 @@ pub(crate) fn checkpoints_together<'a>(
             restored_from,
             latest_bytes,
             interval_s,
+            restored_saved_at_ns,
         } = part;
         sum.is_saving |= is_saving;
         sum.items_written += items_written;
@@ -496,6 +513,7 @@ pub(crate) fn checkpoints_together<'a>(
         sum.num_saved += num_saved;
         sum.num_failed += num_failed;
         join(&mut sum.restored_from, restored_from);
+        sum.restored_saved_at_ns = earlier(sum.restored_saved_at_ns, *restored_saved_at_ns);
         sum.latest_bytes += latest_bytes;
         sum.interval_s = sum.interval_s.max(*interval_s);
     }

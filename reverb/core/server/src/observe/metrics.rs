@@ -6,8 +6,8 @@ mod text;
 
 use reverb_wire::generated::RateLimiterCheckpoint;
 use reverb_wire::generated::reverb::{
-    CheckpointStatusResponse, Histogram, MemoryStatus, ProcessStatus, RemovedItems, SecurityStatus,
-    SideStatus, StatusResponse, TableStatus, TrafficStatus,
+    CheckpointStatusResponse, Histogram, MemoryForecast, MemoryStatus, ProcessStatus, RemovedItems,
+    SecurityStatus, SideStatus, StatusResponse, TableStatus, TrafficStatus,
 };
 
 use disk::disk;
@@ -27,6 +27,7 @@ pub(crate) fn metrics(status: &StatusResponse, format: Format) -> String {
     text.series(&[("version", &status.version), ("protocol", PROTOCOL)], 1.0);
     process(&mut text, &status.process.unwrap_or_default());
     memory(&mut text, &status.memory.unwrap_or_default());
+    forecast(&mut text, status.forecast.as_ref());
     disk(&mut text, status.store.as_ref());
     traffic(&mut text, status.traffic.as_ref().unwrap_or(&TrafficStatus::default()));
     security(&mut text, status.security.as_ref().unwrap_or(&SecurityStatus::default()));
@@ -86,6 +87,21 @@ fn memory(text: &mut Text, memory: &MemoryStatus) {
     }
     text.family("reverb_memory_limit_bytes", Kind::Gauge, "max_bytes of the server.");
     text.series(&[], limit(memory.limit));
+}
+
+/// No series while the forecast is not known.
+fn forecast(text: &mut Text, forecast: Option<&MemoryForecast>) {
+    let help = "Forecast of the bytes of all tables when they are full.";
+    text.family("reverb_memory_forecast_bytes", Kind::Gauge, help);
+    if let Some(forecast) = forecast {
+        text.series(&[], forecast.needed_bytes as f64);
+    }
+    let help = "Limit of the memory that full tables reach first.";
+    text.family("reverb_memory_first_limit_bytes", Kind::Gauge, help);
+    if let Some(forecast) = forecast.filter(|forecast| forecast.first_limit_bytes > 0) {
+        let labels = [("limit", &*forecast.first_limit)];
+        text.series(&labels, forecast.first_limit_bytes as f64);
+    }
 }
 
 fn traffic(text: &mut Text, traffic: &TrafficStatus) {
@@ -479,7 +495,7 @@ mod tests {
     /// Numbers without a series: sums and rates, which Prometheus makes itself, moments of a
     /// change, counts that a reset takes back, and what is of one stream, one save or one start.
     // Counters are those of the process, so that what was restored is none.
-    const NO_SERIES: [&str; 33] = [
+    const NO_SERIES: [&str; 34] = [
         "memory.total",
         "tables.limiter.sample_count",
         "tables.limiter.insert_count",
@@ -499,6 +515,7 @@ mod tests {
         "checkpoints.items_written",
         "checkpoints.items_total",
         "checkpoints.bytes_written",
+        "checkpoints.restored_saved_at_ns",
         "streams.items",
         "streams.open_s",
         "streams.wait_s",

@@ -40,8 +40,8 @@ pub struct CheckpointOptions {
     /// The server name that is written into its checkpoints. Checkpoints of other servers in the
     /// directory are left alone.
     pub name: Option<ServerName>,
-    /// The checkpoint that the tables were loaded from.
-    pub restored_from: Option<PathBuf>,
+    /// The checkpoint that the tables were loaded from, with the time of its snapshot if known.
+    pub restored_from: Option<(PathBuf, Option<SystemTime>)>,
     /// Locks on files, held until the server stops. The mutex is locked during a save.
     pub held: Arc<tokio::sync::Mutex<Held>>,
     /// Id of the server's journal, if it has one, which [`Server::open`] sets. Its checkpoints are
@@ -164,7 +164,8 @@ impl Checkpoints {
             latest_error: state.latest_error.clone(),
             num_saved: state.num_saved,
             num_failed: state.num_failed,
-            restored_from: restored_from.map_or_else(String::new, |path| text(path)),
+            restored_from: restored_from.map_or_else(String::new, |(path, _)| text(path)),
+            restored_saved_at_ns: restored_from.and_then(|(_, at)| *at).map_or(0, nanoseconds),
             interval_s: self.options.interval.map_or(0.0, |interval| interval.as_secs_f64()),
         }
     }

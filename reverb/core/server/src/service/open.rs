@@ -202,7 +202,7 @@ fn load(
     let checkpoints = &mut options.checkpoints;
     checkpoints.held = Arc::new(held.into());
     let Some(loaded) = loaded else { return Ok(GivenBack { all: tables, is_loaded: false }) };
-    checkpoints.restored_from = Some(loaded.path);
+    checkpoints.restored_from = Some((loaded.path, loaded.taken_at));
     let loaded = GivenBack { all: loaded.tables, is_loaded: true };
     if let Some(tier) = tier {
         // Chunks of the checkpoint that no item needs are free.

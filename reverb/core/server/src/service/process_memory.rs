@@ -3,19 +3,36 @@
 
 use std::path::{Path, PathBuf};
 
+use reverb_base::read_file;
+
 /// Smallest number that means "unlimited": old control groups write the largest page count.
 const NO_LIMIT: u64 = 1 << 60;
+
+/// What is read of a file; longer ones are passed over.
+const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// Bytes that this process may use: the smallest limit of its control groups, or the memory of the
 /// machine. `None` if the system does not report it.
 pub fn process_memory() -> Option<u64> {
-    limit(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
+    process_limits().into_iter().flatten().min()
 }
 
-fn limit(proc: &Path, groups: &Path) -> Option<u64> {
-    let machine = std::fs::read_to_string(proc.join("meminfo")).ok().and_then(|text| total(&text));
-    let memberships = std::fs::read_to_string(proc.join("self/cgroup")).unwrap_or_default();
-    memberships.lines().flat_map(|line| group_limits(line, groups)).chain(machine).min()
+/// The smallest limit of the control groups of this process, which an operator may change, and the
+/// memory of the machine; `None` without a limit, or if the system does not report it.
+pub(crate) fn process_limits() -> [Option<u64>; 2] {
+    limits(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
+}
+
+fn limits(proc: &Path, groups: &Path) -> [Option<u64>; 2] {
+    let memberships = text(&proc.join("self/cgroup"));
+    let of_groups = memberships.lines().flat_map(|line| group_limits(line, groups)).min();
+    [of_groups, total(&text(&proc.join("meminfo")))]
+}
+
+/// A small file; empty if it cannot be read.
+fn text(path: &Path) -> String {
+    let content = read_file(path, MAX_FILE_BYTES).unwrap_or_default();
+    String::from_utf8(content).unwrap_or_default()
 }
 
 /// `MemTotal` of `/proc/meminfo`.
@@ -43,7 +60,7 @@ fn group_limits(line: &str, groups: &Path) -> Vec<u64> {
     let mut limits = Vec::new();
     // A container may see its own control group as the root, unlike the path in `/proc`.
     while directory.starts_with(&root) {
-        let text = std::fs::read_to_string(directory.join(file)).unwrap_or_default();
+        let text = text(&directory.join(file));
         limits.extend(text.trim().parse().ok().filter(|&limit: &u64| limit < NO_LIMIT));
         if !directory.pop() {
             break;
@@ -76,8 +93,8 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
 
-        fn limit(&self) -> Option<u64> {
-            limit(&self.0.join("proc"), &self.0.join("sys"))
+        fn limits(&self) -> [Option<u64>; 2] {
+            limits(&self.0.join("proc"), &self.0.join("sys"))
         }
     }
 
@@ -89,24 +106,40 @@ mod tests {
 
     #[test]
     fn the_smallest_limit_above_the_process_counts() {
-        let nested = [("a/b/memory.max", "max\n"), ("a/memory.max", "9000000\n")];
-        assert_eq!(Files::new("v2", "0::/a/b\n", &nested).limit(), Some(9_000_000));
-        let old = [("memory/c/memory.limit_in_bytes", "8000000\n")];
-        let groups = "4:cpu,cpuacct:/c\n5:memory:/c\n";
-        assert_eq!(Files::new("v1", groups, &old).limit(), Some(8_000_000));
-    }
-
-    #[test]
-    fn without_a_limit_it_is_the_machine() {
-        let large = [("memory/c/memory.limit_in_bytes", "9223372036854771712\n")];
-        assert_eq!(Files::new("large", "5:memory:/c\n", &large).limit(), Some(16384 * 1024));
-        assert_eq!(Files::new("none", "", &[]).limit(), Some(16384 * 1024));
-        assert_eq!(limit(Path::new("/nothing"), Path::new("/nothing")), None);
-    }
-
-    #[test]
-    fn a_container_that_sees_its_group_as_the_root_finds_the_limit() {
-        let root = [("memory.max", "7000000\n")];
-        assert_eq!(Files::new("root", "0::/docker/abc\n", &root).limit(), Some(7_000_000));
+        let long = format!("1000{}", " ".repeat(MAX_FILE_BYTES as usize));
+        for (name, groups, files, expected) in [
+            (
+                "v2",
+                "0::/a/b\n",
+                [("a/b/memory.max", "max\n"), ("a/memory.max", "9000000\n")],
+                Some(9_000_000),
+            ),
+            (
+                "v1",
+                "4:cpu,cpuacct:/c\n5:memory:/c\n",
+                [("memory/c/memory.limit_in_bytes", "8000000\n"), ("memory.max", "7\n")],
+                Some(8_000_000),
+            ),
+            // A container may see its own control group as the root, unlike the path in `/proc`.
+            (
+                "root",
+                "0::/docker/abc\n",
+                [("memory.max", "7000000\n"), ("docker/memory.max", "none of ours")],
+                Some(7_000_000),
+            ),
+            (
+                "large",
+                "5:memory:/c\n",
+                [("memory/c/memory.limit_in_bytes", "9223372036854771712\n"), ("memory.max", "7")],
+                None,
+            ),
+            ("long", "0::/a\n", [("a/memory.max", &*long), ("memory.max", "max")], None),
+            ("none", "", [("memory.max", "7"), ("a/memory.max", "7")], None),
+            ("odd", "0:\n0::/../a\n\u{fffd}", [("memory.max", "-1"), ("a/memory.max", "")], None),
+        ] {
+            let files = Files::new(name, groups, &files);
+            assert_eq!(files.limits(), [expected, Some(16384 * 1024)], "{name}");
+        }
+        assert_eq!(limits(Path::new("/nothing"), Path::new("/nothing")), [None, None]);
     }
 }

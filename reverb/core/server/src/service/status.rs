@@ -8,17 +8,20 @@ use reverb_auth::Right;
 use reverb_base::{Error, ErrorKind, Result};
 use reverb_engine::{Table, TableStatus};
 use reverb_wire::generated::reverb::{
-    CheckpointStatusResponse, ReloadFailureCount, SecurityStatus, SetBy, StatusRequest,
-    StatusResponse, StoreStatus, TableStatus as TableStatusMessage, WaitReasonResponse,
+    CheckpointStatusResponse, MemoryForecast, ReloadFailureCount, SecurityStatus, SetBy,
+    StatusRequest, StatusResponse, StoreStatus, TableStatus as TableStatusMessage,
+    WaitReasonResponse,
 };
 
 use super::Service;
 use super::caller::Caller;
 use super::local;
+use super::process_memory::process_limits;
 use super::rotation::Rotation;
 use crate::observe::diagnosis::{
     Diagnosis, NOTICEABLE, SlowReaders, State, Surroundings, diagnose,
 };
+use crate::observe::forecast::{MemoryLimits, memory_forecast};
 use crate::observe::long_waits::LONG;
 use crate::observe::process_status::process_status;
 use crate::observe::status::{
@@ -37,6 +40,7 @@ pub(crate) fn status(service: &Service, request: StatusRequest, caller: &Caller)
     let streams = service.streams.all();
     let (tables, now_ns) = table_statuses(service, &streams, sees_all, may_know);
     StatusResponse {
+        forecast: forecast(service),
         memory: Some(service.memory.status()),
         tables,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -67,6 +71,16 @@ pub(crate) fn status(service: &Service, request: StatusRequest, caller: &Caller)
         shards: Vec::new(),
         store: service.store_status().map(|it| if sees_all { it } else { without_details(it) }),
     }
+}
+
+/// What full tables need, and which limit of the memory they reach first.
+fn forecast(service: &Service) -> Option<MemoryForecast> {
+    let tables = service.tables.all().iter();
+    let tables: Vec<_> = tables.map(|table| (table.info(), table.payload_bytes())).collect();
+    let store = service.memory.tier.as_ref().map(|tier| tier.max_bytes());
+    let [cgroup, machine] = process_limits();
+    let max_bytes = service.memory.max_bytes;
+    memory_forecast(&tables, &MemoryLimits { max_bytes, store, cgroup, machine })
 }
 
 /// The status of one table, for a caller that waits for it.

@@ -27,11 +27,12 @@ const NUMBER: i32 = 4;
 const TEXT: &str = "windows";
 /// Numbers of a group's status that are not sums, but the same at all shards, or the oldest, the
 /// latest or the longest one.
-const NOT_SUMS: [&str; 21] = [
+const NOT_SUMS: [&str; 24] = [
     "at_ns",
     "blocked_s",
     "failing_since_ns",
     "first_bound",
+    "first_limit_bytes",
     "insert_blocked",
     "interval_s",
     "lag_seconds",
@@ -40,9 +41,11 @@ const NOT_SUMS: [&str; 21] = [
     "latest_duration_s",
     "latest_pause_ms",
     "latest_saved_at_ns",
+    "needed_bytes",
     "now_ns",
     "num_bounds",
     "oldest_wait_s",
+    "restored_saved_at_ns",
     "sample_blocked",
     "samples_per_insert",
     "seconds",

@@ -627,6 +627,9 @@ pub struct CheckpointStatusResponse {
     /// Interval of automatic saves; 0 for none.
     #[prost(double, tag = "14")]
     pub interval_s: f64,
+    /// Time of the snapshot in `restored_from`, as far as it is known; 0 without one.
+    #[prost(int64, tag = "15")]
+    pub restored_saved_at_ns: i64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {
@@ -687,6 +690,26 @@ pub struct StatusResponse {
     /// Absent without a store.
     #[prost(message, optional, tag = "13")]
     pub store: ::core::option::Option<StoreStatus>,
+    /// Absent while nothing is known of any table. Of a group, that of the shard that is nearest to
+    /// its limit.
+    #[prost(message, optional, tag = "14")]
+    pub forecast: ::core::option::Option<MemoryForecast>,
+}
+/// What the tables of a server need when all are full, and the limit that they reach first.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemoryForecast {
+    /// Bytes of the tables with `max_size` items each, or `max_bytes`, in memory and on disk.
+    #[prost(int64, tag = "1")]
+    pub needed_bytes: i64,
+    /// "max_bytes" of the server, "cgroup" (the smallest limit of the control groups of its
+    /// process) or "machine" (its memory). Empty if none is known.
+    #[prost(string, tag = "2")]
+    pub first_limit: ::prost::alloc::string::String,
+    #[prost(int64, tag = "3")]
+    pub first_limit_bytes: i64,
+    /// Sentence for people, with the figures and what follows.
+    #[prost(string, tag = "4")]
+    pub sentence: ::prost::alloc::string::String,
 }
 /// The directory on disk of a server.
 #[derive(Clone, PartialEq, ::prost::Message)]

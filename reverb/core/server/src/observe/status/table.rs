@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The status of a table as a message.
 
-use reverb_data::TableInfo;
-use reverb_engine::{
-    Forecast, Histogram as Counted, Removal, Removed, Side, TableStatus as Status,
-};
+use reverb_engine::{Histogram as Counted, Removal, Removed, Side, TableStatus as Status};
 use reverb_wire::convert::table_config::{from_max_bytes, from_rate_limiter, from_when_full};
 use reverb_wire::convert::table_info::worker_time;
 use reverb_wire::generated::reverb::{
@@ -13,6 +10,7 @@ use reverb_wire::generated::reverb::{
 
 use super::{changed_by, number};
 use crate::observe::diagnosis::{Surroundings, diagnose};
+use crate::observe::forecast::table_forecast;
 
 /// Conversion of the engine's microseconds to seconds.
 const MICROSECOND: f64 = 1e-6;
@@ -31,7 +29,9 @@ pub(crate) fn table_status(status: &Status, around: &Surroundings) -> TableStatu
         when_full: from_when_full(config.memory.when_full).into(),
         num_items: info.current_size,
         num_chunks: number(info.num_chunks),
-        forecast_bytes: number(forecast(info, around.room).map_or(0, |forecast| forecast.bytes)),
+        forecast_bytes: number(
+            table_forecast(info).map_or(0, |it| it.bytes.min(around.room.unwrap_or(u64::MAX))),
+        ),
         max_items: config.max_size,
         num_episodes: info.num_episodes,
         limiter: Some(from_rate_limiter(info)),
@@ -106,16 +106,4 @@ fn histogram<const BUCKETS: usize>(counted: &Counted<BUCKETS>, unit: f64) -> His
         num_bounds: BUCKETS as i32 - 1,
         sum: counted.sum() as f64 * unit,
     }
-}
-
-/// Forecast of the memory by the items, or by the signature while there are too few items. It is at
-/// most the limit of the table, and `room`.
-fn forecast(info: &TableInfo, room: Option<u64>) -> Option<Forecast> {
-    let size = usize::try_from(info.current_size).unwrap_or(0);
-    let mut forecast = Forecast::new(info.config.max_size, size, info.bytes)
-        .or_else(|| Forecast::from_signature(&info.config))?;
-    for limit in info.config.memory.max_bytes.into_iter().chain(room) {
-        forecast.bytes = forecast.bytes.min(limit);
-    }
-    Some(forecast)
 }
