@@ -12,6 +12,7 @@ from reverb._client.rollout_items import Change, Changes, Columns, Parts, Taken
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import BatchInfo, ReplayBatch
+from reverb.shown_text import type_name
 
 Column = np.ndarray | Ragged
 
@@ -170,10 +171,16 @@ class RolloutBatch:
             return None if self.is_whole else self.info.key.tolist()
         return np.atleast_1d(np.asarray(keys)).tolist()
 
-    def _split(self, name: str, column: object) -> list[np.ndarray]:
+    def _split(self, name: str, column: object) -> list[object]:
         """Returns the values of each sequence."""
         self._columns.check_of_sequences(name)
-        rows = column.to_list() if isinstance(column, Ragged) else [*np.asarray(column)]
+        if isinstance(column, Ragged):
+            column = column.to_list()
+        if not isinstance(column, Sequence | np.ndarray):
+            raise TypeError(
+                f"column {name} must be a Ragged or a sequence, got {type_name(column)}"
+            )
+        rows = [*column]
         if len(rows) != len(self.item):
             raise InvalidArgumentError(
                 f"column {name} must have a row for each of the {len(self.item)} sequences, got "
