@@ -200,6 +200,9 @@ def test_a_full_server_is_named():
             assert held.blocked_s >= 1
             why = ["why", client.server_address, "--longer-than", "1"]
             assert command.main(why) == 3
+            wait_until(lambda: client.status().tables["replay"].rates.insert_blocked > 0.5)
+            client.reset("replay")
+            wait_until(lambda: inserting().wait_s.sum >= 1)
             server.stop()
 
 

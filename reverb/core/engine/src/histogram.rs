@@ -17,7 +17,7 @@ impl<const BUCKETS: usize> Default for Histogram<BUCKETS> {
 
 impl<const BUCKETS: usize> Histogram<BUCKETS> {
     /// Counts a value.
-    pub(crate) fn add(&mut self, value: u64) {
+    pub fn add(&mut self, value: u64) {
         self.add_many(value, 1);
     }
 
@@ -30,7 +30,7 @@ impl<const BUCKETS: usize> Histogram<BUCKETS> {
     }
 
     /// Adds the counts of another histogram.
-    pub(crate) fn merge(&mut self, other: &Self) {
+    pub fn merge(&mut self, other: &Self) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(mine, other)| *mine += other);
         self.sum = self.sum.saturating_add(other.sum);
     }

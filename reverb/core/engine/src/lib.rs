@@ -27,5 +27,5 @@ pub use table::{
     GrowingValues, Held, Kept, Limit, LimiterHold, MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS, Removal,
     Removed, Restored, Scan, Side, SlotSet, SnapshotCut, Statistics, Table, TableChanges,
     TableCommit, TableCut, TableSnapshot, TableStatus, TableWatch, TakeRequest, Taken, Takes,
-    Transferred, Unsynced, WaitReason, Watched, configure,
+    Transferred, Unsynced, WaitReason, WaitTimes, Watched, configure,
 };

@@ -74,7 +74,7 @@ pub use scan::Scan;
 pub use snapshot::{SnapshotCut, TableCut, TableSnapshot};
 use state::TableState;
 pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS, Taken};
-pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};
+pub use statistics::{Removal, Removed, Side, Statistics, TableStatus, WaitTimes};
 pub use takes::TakeRequest;
 pub use transfer::Transferred;
 use visits::Lock;

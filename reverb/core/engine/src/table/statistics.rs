@@ -63,7 +63,7 @@ impl Removal {
 }
 
 /// Waits in microseconds: up to 1 us, 2 us, ... 2^32 us = 1.2 h, and longer.
-pub(super) type WaitTimes = Histogram<34>;
+pub type WaitTimes = Histogram<34>;
 /// Ages in milliseconds: up to 1 ms, 2 ms, ... 2^30 ms = 12 days, and older.
 pub(super) type Ages = Histogram<32>;
 /// Numbers of samples: none, up to 1, 2, 4, ... 2^20, and more.

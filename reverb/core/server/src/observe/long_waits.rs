@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Long waits at tables, each reported once.
+//! Long waits at tables and before them, each reported once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use reverb_engine::Table;
+
+use crate::observe::streams::Streams;
 
 /// Length of a wait that is logged.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
@@ -20,12 +22,14 @@ impl LongWaits {
     pub(crate) fn new_ones<'a>(
         &self,
         tables: &'a [Arc<Table>],
+        streams: &Streams,
         long: Duration,
     ) -> Vec<&'a Arc<Table>> {
         let mut reported = self.0.lock();
         let mut found = Vec::new();
         for (position, table) in tables.iter().enumerate() {
-            let since = table.longest_wait_since().filter(|since| since.elapsed() >= long);
+            let waits = [table.longest_wait_since(), streams.held_since(table.name())];
+            let since = waits.into_iter().flatten().min().filter(|since| since.elapsed() >= long);
             let Some(since) = since else { continue };
             // Between two requests of its reader a wait is in no queue, and the next request says
             // only about when it began.
@@ -43,6 +47,7 @@ mod tests {
     use reverb_data::{RateLimiterConfig, TableConfig};
 
     use super::*;
+    use crate::observe::streams::StreamKind;
 
     fn table(name: &str) -> Arc<Table> {
         let rate_limiter = RateLimiterConfig {
@@ -59,9 +64,9 @@ mod tests {
     async fn a_long_wait_is_reported_once() {
         let tables = [table("idle"), table("empty")];
         let empty = &tables[1];
-        let waits = LongWaits::default();
+        let (waits, streams) = (LongWaits::default(), Arc::new(Streams::default()));
         let names = |long| -> Vec<&str> {
-            waits.new_ones(&tables, long).into_iter().map(|table| table.name()).collect()
+            waits.new_ones(&tables, &streams, long).into_iter().map(|table| table.name()).collect()
         };
         assert!(names(Duration::ZERO).is_empty());
         for _ in 0..2 {
@@ -81,5 +86,9 @@ mod tests {
             }
             assert!(names(Duration::ZERO).is_empty(), "nobody waits any more");
         }
+        let writer = streams.open(StreamKind::Insert, "a:1", "", None);
+        writer.use_table(&Arc::from("idle"));
+        writer.set_memory_wait(true);
+        assert_eq!(names(Duration::ZERO), ["idle"], "a full server holds it back");
     }
 }

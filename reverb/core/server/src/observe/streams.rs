@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use reverb_engine::{TableStatus, WaitTimes};
 
 /// Peer of a stream that is not over the network.
 pub(crate) const THIS_PROCESS: &str = "this process";
@@ -70,10 +71,26 @@ struct HeldInserts(Mutex<HashMap<Option<Arc<str>>, Held>>);
 
 #[derive(Debug, Default)]
 struct Held {
-    streams: usize,
+    /// Begin of each wait that goes on.
+    waits: Vec<Instant>,
+    /// Since when at least one goes on.
     since: Option<Instant>,
-    /// Earlier times in which at least one waited.
+    /// Earlier times in which at least one went on.
     blocked: Duration,
+    /// Lengths of those that have ended, in microseconds.
+    ended: WaitTimes,
+}
+
+impl Held {
+    /// Begin of the longest wait.
+    fn oldest(&self) -> Option<Instant> {
+        self.waits.iter().min().copied()
+    }
+}
+
+/// True if a stream with this table may have items of `table`.
+fn may_be(name: Option<&str>, table: &str) -> bool {
+    name.is_none_or(|name| name == table)
 }
 
 /// A wait for memory, which ends on drop.
@@ -165,14 +182,31 @@ impl Streams {
         all
     }
 
-    /// Time in which at least one stream with items of this table waited for memory.
-    pub(crate) fn blocked_by_memory(&self, table: &str) -> Duration {
+    /// Begin of the longest wait for memory of a stream that may have items of this table.
+    pub(crate) fn held_since(&self, table: &str) -> Option<Instant> {
         let held = self.held.0.lock();
-        let of_table = held.iter().filter(|(name, _)| name.as_deref().is_none_or(|it| it == table));
-        let blocked = of_table.map(|(_, held)| {
-            held.blocked + held.since.map_or(Duration::ZERO, |since| since.elapsed())
-        });
-        blocked.sum()
+        held.iter()
+            .filter(|(name, _)| may_be(name.as_deref(), table))
+            .filter_map(|it| it.1.oldest())
+            .min()
+    }
+
+    /// Counts the inserts that a full server holds back before their table has them, one for each
+    /// stream. A writer whose first message is held back may have items for any table.
+    pub(crate) fn with_held(&self, mut status: TableStatus) -> TableStatus {
+        let table = &status.info.config.name;
+        for (name, held) in &*self.held.0.lock() {
+            if !may_be(name.as_deref(), table) {
+                continue;
+            }
+            let oldest = held.oldest().map(|since| since.elapsed());
+            status.info.waiting_inserts += held.waits.len();
+            status.inserting.oldest_wait = status.inserting.oldest_wait.max(oldest);
+            status.inserting.blocked += held.blocked;
+            status.inserting.blocked += held.since.map_or(Duration::ZERO, |since| since.elapsed());
+            status.statistics.insert_waits.merge(&held.ended);
+        }
+        status
     }
 }
 
@@ -244,14 +278,6 @@ impl Stream {
         }
     }
 
-    /// Length of the wait for memory of a stream that may have items of this table.
-    pub(crate) fn memory_wait(&self, table: &str) -> Option<Duration> {
-        let state = self.state.lock();
-        let wait = state.memory_wait.as_ref()?;
-        let is_of = wait.table.as_deref().is_none_or(|known| known == table);
-        is_of.then(|| wait.since.elapsed())
-    }
-
     /// Runs a future, and counts its time as a wait, unless it is done at once. A large future
     /// should be pinned: moved into this one, it would take its memory twice.
     pub(crate) async fn waiting<T>(&self, waits_for: WaitsFor, work: impl Future<Output = T>) -> T {
@@ -310,7 +336,7 @@ impl MemoryWait {
         let since = Instant::now();
         let mut tables = held.0.lock();
         let of_table = tables.entry(table.clone()).or_default();
-        of_table.streams += 1;
+        of_table.waits.push(since);
         of_table.since.get_or_insert(since);
         Self { held: Arc::clone(held), table, since }
     }
@@ -320,8 +346,11 @@ impl Drop for MemoryWait {
     fn drop(&mut self) {
         let mut tables = self.held.0.lock();
         let Some(held) = tables.get_mut(&self.table) else { return };
-        held.streams -= 1;
-        if held.streams == 0 {
+        if let Some(position) = held.waits.iter().position(|since| *since == self.since) {
+            held.waits.swap_remove(position);
+        }
+        held.ended.add(u64::try_from(self.since.elapsed().as_micros()).unwrap_or(u64::MAX));
+        if held.waits.is_empty() {
             held.blocked += held.since.take().map_or(Duration::ZERO, |since| since.elapsed());
         }
     }
@@ -399,9 +428,9 @@ mod tests {
             assert_eq!(second.waiting_tables(), [Arc::from("u"), Arc::from("v")]);
             second.set_memory_wait(true);
             assert_eq!(second.wait().unwrap().0, WaitsFor::Memory);
-            assert!(second.memory_wait("v").is_some() && second.memory_wait("u").is_none());
-            assert!(streams.blocked_by_memory("v") > streams.blocked_by_memory("u"));
+            assert!(streams.held_since("v").is_some() && streams.held_since("u").is_none());
             second.set_memory_wait(false);
+            assert_eq!(streams.held_since("v"), None);
             assert_eq!(second.wait().unwrap().0, WaitsFor::Table);
         };
         second.waiting(WaitsFor::Table, waiting).await;

@@ -10,6 +10,8 @@ use reverb_engine::{Table, TableStatus};
 use reverb_rpc::server::Stop;
 use tokio::runtime::Handle;
 
+use crate::observe::streams::Streams;
+
 /// Time between two points.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Number of points that are kept: ten minutes.
@@ -28,6 +30,7 @@ const MIN_WINDOW: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Timeline {
     tables: Vec<Arc<Table>>,
+    streams: Arc<Streams>,
     stop: Stop,
     runtime: Handle,
     state: Mutex<State>,
@@ -100,9 +103,15 @@ impl Rates {
 
 impl Timeline {
     /// Will record these tables on `runtime`, until the stop of their server.
-    pub(crate) fn new(tables: &[Arc<Table>], stop: &Stop, runtime: &Handle) -> Arc<Self> {
+    pub(crate) fn new(
+        tables: &[Arc<Table>],
+        streams: &Arc<Streams>,
+        stop: &Stop,
+        runtime: &Handle,
+    ) -> Arc<Self> {
         Arc::new(Self {
             tables: tables.to_vec(),
+            streams: Arc::clone(streams),
             stop: stop.clone(),
             runtime: runtime.clone(),
             state: Mutex::default(),
@@ -167,7 +176,8 @@ async fn keep(timeline: Weak<Timeline>) {
         clock.tick().await;
         let running = timeline.upgrade().filter(|timeline| !timeline.stop.is_stopped());
         let Some(timeline) = running else { return };
-        let points = timeline.tables.iter().map(|table| TablePoint::new(&table.status()));
+        let status = |table: &Arc<Table>| timeline.streams.with_held(table.status());
+        let points = timeline.tables.iter().map(|table| TablePoint::new(&status(table)));
         if !timeline.add(points.collect()) {
             return;
         }
@@ -200,7 +210,7 @@ mod tests {
     #[tokio::test]
     async fn there_are_points_only_while_somebody_looks() {
         let (_, stop) = stop_signal();
-        let timeline = Timeline::new(&[], &stop, &Handle::current());
+        let timeline = Timeline::new(&[], &Arc::default(), &stop, &Handle::current());
         assert!(!timeline.add(vec![point(1, 0)]), "nobody has asked");
         let first = timeline.look(&[point(1, 0)]);
         assert_eq!(first, [None], "one point gives no rate");

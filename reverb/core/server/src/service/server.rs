@@ -146,7 +146,8 @@ impl Server {
         let authentication =
             Authentication::new(options.authenticator.clone(), options.insecure_tokens);
         let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
-        let timeline = Timeline::new(tables.all(), &stop, runtime);
+        let streams = Arc::default();
+        let timeline = Timeline::new(tables.all(), &streams, &stop, runtime);
         let service = Service {
             tables,
             checkpoints,
@@ -157,7 +158,7 @@ impl Server {
             limits,
             memory,
             traffic,
-            streams: Arc::default(),
+            streams,
             started_at: SystemTime::now(),
             timeline,
             long_waits: LongWaits::default(),

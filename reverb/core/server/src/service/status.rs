@@ -110,11 +110,14 @@ fn table_statuses(
     shows_paths: bool,
     is_asked: impl Fn(&str) -> bool,
 ) -> (Vec<TableStatusMessage>, i64) {
-    let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
+    let tables: Vec<_> = service
+        .tables
+        .all()
+        .iter()
+        .map(|table| service.streams.with_held(table.status()))
+        .collect();
     let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
     let rates = service.timeline.look(&points);
-    let tables: Vec<_> =
-        tables.into_iter().map(|table| with_held_inserts(service, streams, table)).collect();
     let now_ns = nanoseconds(SystemTime::now());
     let around = surroundings(service, now_ns, shows_paths);
     let of_table = |(status, rates): (&TableStatus, _)| {
@@ -124,22 +127,6 @@ fn table_statuses(
     };
     let asked = tables.iter().zip(rates).filter(|(table, _)| is_asked(&table.info.config.name));
     (asked.map(of_table).collect(), now_ns)
-}
-
-/// Counts the inserts that a full server holds back before their table has them. A writer whose
-/// first message is held back may have items for any table.
-fn with_held_inserts(
-    service: &Service,
-    streams: &[Arc<Stream>],
-    mut table: TableStatus,
-) -> TableStatus {
-    let name = &table.info.config.name;
-    for wait in streams.iter().filter_map(|stream| stream.memory_wait(name)) {
-        table.info.waiting_inserts += 1;
-        table.inserting.oldest_wait = table.inserting.oldest_wait.max(Some(wait));
-    }
-    table.inserting.blocked += service.streams.blocked_by_memory(name);
-    table
 }
 
 /// Status of checkpoints, without paths for a caller with rights on some tables only.
@@ -184,7 +171,7 @@ pub(crate) fn explain_timeout(
         return error;
     }
     let around = surroundings(service, nanoseconds(SystemTime::now()), false);
-    let mut status = table.status();
+    let mut status = service.streams.with_held(table.status());
     // The request that timed out has left the queue, so the status does not count it.
     status.info.waiting_samples += 1;
     status.sampling.oldest_wait = status.sampling.oldest_wait.max(Some(waited));
@@ -200,10 +187,12 @@ pub(crate) fn explain_timeout(
 /// servers need no timer.
 pub fn warn_of_long_waits() {
     for service in local::running_servers() {
-        for table in service.long_waits.new_ones(service.tables.all(), LONG) {
+        let streams = &service.streams;
+        for table in service.long_waits.new_ones(service.tables.all(), streams, LONG) {
             let around = surroundings(&service, nanoseconds(SystemTime::now()), true);
-            let slow_readers = SlowReaders::of(&service.streams.all(), table.name());
-            let diagnosis = diagnose(&table.status(), &Surroundings { slow_readers, ..around });
+            let slow_readers = SlowReaders::of(&streams.all(), table.name());
+            let status = streams.with_held(table.status());
+            let diagnosis = diagnose(&status, &Surroundings { slow_readers, ..around });
             tracing::warn!(
                 table = table.name(),
                 "somebody has waited for more than 5 minutes. {}",
