@@ -5,7 +5,7 @@ import ipaddress
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reverb._checks.arguments import as_path, check_integer, check_number
 from reverb._checks.byte_sizes import parse_byte_size_or_share
@@ -30,6 +30,9 @@ from reverb.reverb_types import TableInfo
 from reverb.server_status import ServerStatus, SyncResult
 from reverb.shown_text import hidden, shown, type_name
 
+if TYPE_CHECKING:
+    from reverb.cluster.running_group import RunningGroup
+
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
 MAX_PORT = 65_535
@@ -49,15 +52,18 @@ def _coordinator(address: str) -> object:
     return Coordinator(address)
 
 
-def _part_of_group(shard: Shard, tables: Sequence[Table]) -> tuple[ShardPlace, list[Table]]:
-    """The place of a shard, and its parts of tables, with what was changed in its group."""
+def _part_of_group(
+    shard: Shard, tables: Sequence[Table]
+) -> "tuple[ShardPlace, list[Table], RunningGroup]":
+    """The place of a shard, its parts of tables, with what was changed in its group, and that."""
     # Most servers are no shards.
-    from reverb.cluster.running_group import changed_map, with_settings
+    from reverb.cluster.running_group import RunningGroup, with_settings
 
-    found = changed_map(shard)
+    group = RunningGroup(shard)
+    found = group.changed_map()
     if found is not None:
         tables = with_settings(tables, found)
-    return shard.place(tables, found), shard.split(tables)
+    return shard.place(tables, found), shard.split(tables), group
 
 
 def _reachable(host: str | None) -> str:
@@ -222,11 +228,11 @@ class Server:
                 f"{MAX_CHECKPOINT_INTERVAL_S}, got {checkpoint_interval_s}"
             )
         security = ServerSecurity.of_arguments(tls, tokens, insecure_tokens, http_tls, http_port)
-        place = None
+        place, group = None, None
         if shard is not None:
             if not isinstance(shard, Shard):
                 raise TypeError(f"shard must be a reverb.cluster.Shard, got {shard!r}")
-            place, tables = _part_of_group(shard, tables)
+            place, tables, group = _part_of_group(shard, tables)
         self._tables = tables
         self._checkpointer = checkpointer
         self._checkpoint_on_stop = bool(checkpoint_on_stop)
@@ -255,6 +261,9 @@ class Server:
             shard=place,
         )
         self._server = native.Server([table.internal_table for table in tables], config)
+        if group is not None:
+            with self.localhost_client() as own:
+                group.tell_address(own)
         if shard is not None and shard.is_coordinated and shard.index == 0 and shard.address:
             self._coordinator = _coordinator(shard.address)
 

@@ -10,6 +10,7 @@ import reverb
 from reverb import command
 from support.programs import Program
 from support.rolling_restart import free_ports
+from support.waiting import wait_until
 
 NUM_SHARDS = 3
 # What a shard of the group does; it is told how to end.
@@ -82,6 +83,11 @@ RETURNS = {
 }
 
 
+def knows(client, group):
+    places = [f"localhost:{port}" for port in group.ports]
+    return [(it.address, it.state) for it in client.shard_info()] == [(it, "up") for it in places]
+
+
 def works(client):
     client.insert_batch({"x": np.zeros((30, 4))}, {"t": 1.0})
     (values,) = client.sample_batch("t", 4).data
@@ -106,8 +112,8 @@ def test_a_shard_that_comes_back_has_the_settings_of_its_group(setting, way, cap
             part(first)
         ] * NUM_SHARDS
         works(reverb.Client(group.address))
-        if way != "at another port":
-            works(old)
+        wait_until(lambda: knows(old, group))
+        works(old)
         assert command.main(["why", group.address]) == 0
         option = f"--{setting.replace('_', '-')}"
         assert command.main(["configure", group.address, "--table", "t", option, str(second)]) == 0

@@ -60,6 +60,9 @@ pub struct ShardMap {
     /// Directory of the group's checkpoints; empty if there is none.
     #[prost(string, tag = "6")]
     pub checkpoint_directory: ::prost::alloc::string::String,
+    /// Number of changes that were those of an address alone: a shard came back at another port.
+    #[prost(int64, tag = "7")]
+    pub moves: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DirectoryRequest {
