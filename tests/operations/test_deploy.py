@@ -61,7 +61,7 @@ def names_in(query):
 
 
 def test_alerts_name_series_of_a_server(series):
-    assert len(alert_queries()) == 20
+    assert len(alert_queries()) == 21
     for query in alert_queries():
         assert names_in(query), query
         assert names_in(query) <= series, query

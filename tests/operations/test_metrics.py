@@ -195,6 +195,19 @@ def test_the_series_of_the_server(server):
     assert found["process_start_time_seconds",] == pytest.approx(status.process.started_at)
 
 
+def test_series_of_a_shard_have_its_number():
+    shard = reverb.cluster.Shard(1, 3, "g")
+    with reverb.Server([testing.table()], http_port=0, shard=shard) as server:
+        found = series_of(server)
+    assert all(("shard", "1") in labels for _, *labels in found)
+    of_group = {
+        dict(labels)["member"]: it
+        for (name, *labels), it in found.items()
+        if name == "reverb_shards"
+    }
+    assert of_group == {"0": 0, "1": 1, "2": 0}
+
+
 def test_every_series_is_explained(server):
     """Fails for a series that was forgotten in the docs; CONTRIBUTING.md has the recipe."""
     names = {family.name for family in parse_prometheus(get(server, "/metrics").text)}

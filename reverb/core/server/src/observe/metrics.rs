@@ -7,7 +7,7 @@ mod text;
 use reverb_wire::generated::RateLimiterCheckpoint;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, Histogram, MemoryForecast, MemoryStatus, ProcessStatus, RemovedItems,
-    SecurityStatus, SideStatus, StatusResponse, TableStatus, TrafficStatus,
+    SecurityStatus, ShardMap, SideStatus, StatusResponse, TableStatus, TrafficStatus,
 };
 
 use disk::disk;
@@ -20,11 +20,26 @@ const PROTOCOL: &str = "dm-reverb 0.14";
 const NS_PER_S: f64 = 1e9;
 const MS_PER_S: f64 = 1e3;
 
-/// The metrics of a server with this status.
-pub(crate) fn metrics(status: &StatusResponse, format: Format) -> String {
-    let mut text = Text::new(format);
+/// The metrics of a server with this status, which may be a shard of a group.
+pub(crate) fn metrics(
+    status: &StatusResponse,
+    place: Option<(&ShardMap, i32)>,
+    format: Format,
+) -> String {
+    let mut text = Text::new(format, place.map(|(_, index)| index));
     text.family("reverb_build_info", Kind::Info, "Version of the server, and its protocol.");
     text.series(&[("version", &status.version), ("protocol", PROTOCOL)], 1.0);
+    text.family(
+        "reverb_shards",
+        Kind::Gauge,
+        "Shards of the group: 1 for this server itself, else 0.",
+    );
+    if let Some((map, index)) = place {
+        for member in map.shards.iter().map(|shard| shard.index) {
+            let labels = [("group", &*map.group), ("member", &*member.to_string())];
+            text.series(&labels, f64::from(u8::from(member == index)));
+        }
+    }
     process(&mut text, &status.process.unwrap_or_default());
     memory(&mut text, &status.memory.unwrap_or_default());
     forecast(&mut text, status.forecast.as_ref());
@@ -585,7 +600,7 @@ mod tests {
     #[test]
     fn every_number_of_a_status_has_a_series() {
         let text = |message: &DynamicMessage| {
-            metrics(&message.transcode_to::<StatusResponse>().unwrap(), Format::Prometheus)
+            metrics(&message.transcode_to::<StatusResponse>().unwrap(), None, Format::Prometheus)
         };
         let before = filled(&DESCRIPTOR);
         let has_none = |path: &[FieldDescriptor]| {

@@ -60,9 +60,14 @@ impl Group {
         self.membership.lock().clone()
     }
 
+    /// The place in the map, if it is the real one.
+    pub(crate) fn place(&self) -> Option<Arc<Membership>> {
+        self.membership().filter(|it| !it.is_provisional)
+    }
+
     /// The place in the map as stored in checkpoints and in the journal.
     pub(crate) fn stored_place(&self) -> Option<ShardIdentity> {
-        let membership = self.membership().filter(|it| !it.is_provisional)?;
+        let membership = self.place()?;
         place_in(&membership.map, membership.index)
     }
 

@@ -216,7 +216,9 @@ impl Site for Pages {
             ("/metrics", Ok(service)) => {
                 let format = Format::accepted_by(request.accept);
                 let status = status(&service, StatusRequest::default(), &Caller::default());
-                Answer::ok(format.content_type(), metrics(&status, format))
+                let place = service.group.place();
+                let place = place.as_ref().map(|place| (&place.map, place.index));
+                Answer::ok(format.content_type(), metrics(&status, place, format))
             }
             (_, Ok(service)) => self.page(&service, request),
         }

@@ -83,7 +83,8 @@ mod tests {
     #[test]
     fn the_disk_has_series_with_a_store_only() {
         let lines = |store| {
-            let text = metrics(&StatusResponse { store, ..Default::default() }, Format::Prometheus);
+            let text =
+                metrics(&StatusResponse { store, ..Default::default() }, None, Format::Prometheus);
             let of_disk = text.lines().filter(|line| line.starts_with("reverb_disk_"));
             of_disk.map(str::to_owned).collect::<Vec<_>>()
         };

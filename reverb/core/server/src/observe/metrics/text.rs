@@ -57,11 +57,14 @@ pub(crate) struct Text {
     format: Format,
     out: String,
     family: &'static str,
+    /// Value of the label `shard` of all series, for a shard of a group.
+    shard: Option<String>,
 }
 
 impl Text {
-    pub(crate) fn new(format: Format) -> Self {
-        Self { format, out: String::new(), family: "" }
+    pub(crate) fn new(format: Format, shard: Option<i32>) -> Self {
+        let shard = shard.map(|index| index.to_string());
+        Self { format, out: String::new(), family: "", shard }
     }
 
     /// Begins a family. `help` is one line.
@@ -121,7 +124,8 @@ impl Text {
         self.out.push_str(self.family);
         self.out.push_str(suffix);
         let mut separator = '{';
-        for (name, value) in labels {
+        let shard = self.shard.as_deref().map(|shard| ("shard", shard));
+        for (name, value) in labels.iter().copied().chain(shard) {
             self.out.push(separator);
             separator = ',';
             self.out.push_str(name);
@@ -186,7 +190,7 @@ mod tests {
     use super::*;
 
     fn text(format: Format) -> String {
-        let mut text = Text::new(format);
+        let mut text = Text::new(format, None);
         text.family("a_info", Kind::Info, "Info.");
         text.series(&[("version", "1")], 1.0);
         text.family("b_total", Kind::Counter, "Counter.");
