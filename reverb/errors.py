@@ -55,9 +55,12 @@ class ReverbError(Exception):
     Attributes:
       samples: In an error of `Client.sample_batch` or `Client.sample`: the items that were sampled
         and not returned, a list of `ReplaySample`. Otherwise empty.
+      is_partial: Whether some shards of a group have done what others have not; the text names
+        both.
     """
 
     samples: Sequence[Any] = ()
+    is_partial: bool = False
 
     @property
     def keys(self) -> list[int]:

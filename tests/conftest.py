@@ -75,6 +75,7 @@ LONGEST = (
     "operations/test_top.py",
     "operations/test_diagnosis.py",
     "operations/test_frozen_server.py",
+    "operations/test_command_table.py",
     "process/test_exit.py",
     "operations/test_kubelet.py",
     "connections/test_faults.py",

@@ -46,6 +46,7 @@ from reverb.command.server_arguments import (
 )
 from reverb.command.several import ask_each
 from reverb.command.source import Source, missing_text
+from reverb.command.status_source import SERVER_DOWN
 from reverb.datasets.formats import SAVED
 from reverb.errors import InvalidArgumentError, ReverbError
 from reverb.shown_text import without_tokens
@@ -70,11 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code: 0 on success, 1 after an error (one line on standard error) and if
-      `checkpoint verify` finds damage, 130 after Ctrl-C;
-      3 or 4 if `why` finds waiting calls or a stuck table, 5 if what `why`, `inspect` or `export`
-      show is without a server or shard that is down, 3 if `drain` leaves streams open or
-      `store check` finds damage, 2 if `reshard` is not given all the parts of one group. An invalid
-      command line raises `SystemExit` with code 2.
+      `checkpoint verify` finds damage, 130 after Ctrl-C; 3 or 4 if `why` finds waiting calls or a
+      stuck table, 5 if what `why`, `top`, `inspect` or `export` show is without a server or shard
+      that is down, or if some shards only have done what was asked, 3 if `drain` leaves streams
+      open or `store check` finds damage, 2 if `reshard` is not given all the parts of one group. An
+      invalid command line raises `SystemExit` with code 2.
     """
     if sys.stdout is None:
         # The shell has closed standard output (`>&-`).
@@ -97,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         shown = by_options(" ".join(str(error).split()), arguments)
         shown = text.plain(without_tokens(shown))
         print(f"reverb: error: {shown}", file=sys.stderr)
-        return _FAILURE
+        return SERVER_DOWN if getattr(error, "is_partial", False) else _FAILURE
     return code or 0
 
 
@@ -228,7 +229,7 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
     if len(names) == 1:
         report = report_of(arguments.source)
         print(inspect.as_json(report) if arguments.json else inspect.as_text(report))
-        return why.SERVER_DOWN if report["missing_shards"] else 0
+        return SERVER_DOWN if report["missing_shards"] else 0
     answers = ask_each(names, report_of)
     if arguments.json:
         values = [
@@ -245,7 +246,7 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
         ]
         print("\n\n".join(shown))
     has_all = not any(isinstance(it, ReverbError) for it in answers.values())
-    return 0 if has_all else why.SERVER_DOWN
+    return 0 if has_all else SERVER_DOWN
 
 
 def _run_export(arguments: argparse.Namespace) -> int:
@@ -268,7 +269,7 @@ def _run_export(arguments: argparse.Namespace) -> int:
     if not source.missing:
         return 0
     print(missing_text(source.missing))
-    return why.SERVER_DOWN
+    return SERVER_DOWN
 
 
 def _export_items(arguments: argparse.Namespace, source: Source) -> None:

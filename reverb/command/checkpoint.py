@@ -33,7 +33,8 @@ def add_parsers(commands: Commands) -> None:
         "until the checkpoint is on disk; inserts and samples continue meanwhile. Prints the path "
         "on the server, the size and the duration. `reverb checkpoint list DIR` and `reverb "
         "checkpoint verify DIR` read what was saved, without a server.",
-        epilog="exit codes: 0 it is saved; 1 an error. After Ctrl-C the server continues to save.",
+        epilog="exit codes: 0 it is saved; 1 an error; 5 some shards of a group saved, and the "
+        "error names them and the others. After Ctrl-C the server continues to save.",
     )
     add_address(parser)
     add_timeout(parser)

@@ -4,10 +4,15 @@
 import argparse
 import math
 
-from reverb.client import Client
 from reverb.command import text
 from reverb.command.addresses import one_server, shard_of
-from reverb.command.server_arguments import DEFAULT_TIMEOUT_S, Commands, add_address, credentials_of
+from reverb.command.server_arguments import (
+    DEFAULT_TIMEOUT_S,
+    Commands,
+    add_address,
+    credentials_of,
+    new_client,
+)
 
 # Exit code, besides 0, and 1 for errors.
 STILL_OPEN = 3
@@ -24,7 +29,8 @@ def add_parser(commands: Commands) -> None:
         "new ones until they are started again. Clients retry everything that was not confirmed, "
         "at the next server of their address or at this one after its restart.",
         epilog="exit codes: 0 all streams have ended; 3 some are still open; 1 no answer of the "
-        "server, or another error. A drain cannot be undone, not even with Ctrl-C.",
+        "server, or another error; 5 some shards of a group drain, and others do not. A drain "
+        "cannot be undone, not even with Ctrl-C.",
     )
     add_address(parser)
     parser.add_argument(
@@ -53,11 +59,11 @@ def _seconds(value: str) -> float:
 def _run(arguments: argparse.Namespace) -> int:
     credentials = credentials_of(arguments)
     address = one_server(arguments.address, "drain")
-    client = Client(address, connect_timeout_s=DEFAULT_TIMEOUT_S, **credentials)
+    client = new_client(address, DEFAULT_TIMEOUT_S, **credentials)
     shown = address
     if arguments.shard is not None:
         address = shard_of(client, arguments.shard)
-        client = Client(address, connect_timeout_s=DEFAULT_TIMEOUT_S, **credentials)
+        client = new_client(address, DEFAULT_TIMEOUT_S, **credentials)
         shown = f"shard {arguments.shard} ({address})"
     still_open = client.drain(round(1_000 * arguments.timeout))
     if not still_open:

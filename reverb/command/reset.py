@@ -19,7 +19,8 @@ def add_parser(commands: Commands) -> None:
         help="remove all items of a table",
         description="Removes all items of a table and sets the counters of its rate limiter to 0. "
         "It asks first, and says how many items will be lost.",
-        epilog="exit codes: 0 the table is empty; 1 an error, or the answer was no",
+        epilog="exit codes: 0 the table is empty; 1 an error, or the answer was no; 5 some "
+        "shards of a group have reset it, and others have not",
     )
     add_address(parser)
     add_table(parser, "the table to empty")

@@ -16,6 +16,9 @@ from reverb.core import protos
 from reverb.errors import TableNotFoundError, UnimplementedError
 from reverb.server_status import STATES, ServerStatus, TableStatus
 
+# Exit code of commands without a server or a shard that is down, besides what the others said.
+SERVER_DOWN = 5
+
 # A server starts to count rates at the first query.
 _TIME_FOR_RATES_S = 1.1
 
@@ -32,7 +35,12 @@ class StatusSource:
     """A running server, or one of its tables. Calls block until the server answers.
 
     `table` is `None` for all tables; `credentials` are arguments of `Client`.
+
+    Attributes:
+      is_partial: Whether a shard of the group was missing in the last answer.
     """
+
+    is_partial = False
 
     def __init__(
         self, address: str, table: str | None, timeout_s: float, **credentials: object
@@ -73,7 +81,9 @@ class StatusSource:
         return json_format.MessageToJson(message, indent=2, **options)
 
     def _status(self, with_streams: bool) -> ServerStatus:
-        return ServerStatus.from_serialized_proto(self._serialized(with_streams))
+        status = ServerStatus.from_serialized_proto(self._serialized(with_streams))
+        self.is_partial = any(shard.status is None for shard in status.shards)
+        return status
 
     def _serialized(self, with_streams: bool) -> bytes:
         try:

@@ -11,15 +11,14 @@ from reverb.command import text
 from reverb.command.addresses import servers_of
 from reverb.command.server_arguments import Commands, add_address, add_timeout, credentials_of
 from reverb.command.several import ask_each
-from reverb.command.status_source import StatusSource, worst_first
+from reverb.command.status_source import SERVER_DOWN, StatusSource, worst_first
 from reverb.command.top import server_facts
 from reverb.errors import ReverbError
 from reverb.server_status import ServerStatus, TableStatus
 
-# Exit codes, besides 0, and 1 for errors.
+# Exit codes, besides 0, 1 for errors and `SERVER_DOWN`.
 SOMEBODY_WAITS = 3
 NEVER = 4
-SERVER_DOWN = 5
 SAVING_FAILS = 6
 
 _LONG_WAIT_S = 30.0

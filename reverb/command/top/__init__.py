@@ -15,7 +15,7 @@ from reverb.command import text
 from reverb.command.addresses import servers_of
 from reverb.command.server_arguments import Commands, add_address, add_timeout, credentials_of
 from reverb.command.several import ask_each
-from reverb.command.status_source import StatusSource
+from reverb.command.status_source import SERVER_DOWN, StatusSource
 from reverb.command.top import snapshot
 from reverb.command.top.picture import pictures_for
 from reverb.errors import FailedPreconditionError, ReverbError
@@ -31,7 +31,8 @@ def add_parser(commands: Commands) -> None:
         help="watch a running server in the terminal",
         description="Shows the state of a running server and refreshes it: for each table its "
         "state, rates and limits; connected clients; and the use of memory.",
-        epilog="Without --once it needs Textual: pip install 'textual>=1.0'.",
+        epilog="Without --once it needs Textual: pip install 'textual>=1.0'. exit codes of --once: "
+        "0; 1 no answer; 5 a shard of a group, or one of several servers, does not answer",
     )
     add_address(parser, shows_several=True)
     parser.add_argument("table", nargs="?", help="only this table")
@@ -61,7 +62,7 @@ def _interval(given: str) -> float:
     return value
 
 
-def _run(arguments: argparse.Namespace) -> int | None:
+def _run(arguments: argparse.Namespace) -> int:
     if arguments.json and not arguments.once:
         arguments.parser.error("--json needs --once")
     addresses = servers_of(arguments.address)
@@ -69,17 +70,20 @@ def _run(arguments: argparse.Namespace) -> int | None:
         return run([_source(arguments, it) for it in addresses], arguments.interval)
     if len(addresses) > 1:
         return _run_several(arguments, addresses)
-    print(_ask(arguments, arguments.address))
-    return None
+    shown, code = _ask(arguments, arguments.address)
+    print(shown)
+    return code
 
 
 def _source(arguments: argparse.Namespace, address: str) -> StatusSource:
     return StatusSource(address, arguments.table, arguments.timeout, **credentials_of(arguments))
 
 
-def _ask(arguments: argparse.Namespace, address: str) -> str:
+def _ask(arguments: argparse.Namespace, address: str) -> tuple[str, int]:
+    """What is printed of a server, and the exit code."""
     asked = _source(arguments, address)
-    return asked.ask_for_json() if arguments.json else as_text(asked)
+    shown = asked.ask_for_json() if arguments.json else as_text(asked)
+    return shown, SERVER_DOWN if asked.is_partial else 0
 
 
 def _run_several(arguments: argparse.Namespace, addresses: Sequence[str]) -> int:
@@ -89,7 +93,7 @@ def _run_several(arguments: argparse.Namespace, addresses: Sequence[str]) -> int
         values = [
             {"server": address, "error": str(it)}
             if isinstance(it, ReverbError)
-            else {"server": address, "status": json.loads(it)}
+            else {"server": address, "status": json.loads(it[0])}
             for address, it in answers.items()
         ]
         print(json.dumps({"servers": values}, indent=2))
@@ -97,11 +101,11 @@ def _run_several(arguments: argparse.Namespace, addresses: Sequence[str]) -> int
         shown = [
             f"{text.plain(address)}  no answer: {text.plain(str(it))}"
             if isinstance(it, ReverbError)
-            else it
+            else it[0]
             for address, it in answers.items()
         ]
         print("\n\n".join(shown))
-    return 1 if any(isinstance(it, ReverbError) for it in answers.values()) else 0
+    return max(SERVER_DOWN if isinstance(it, ReverbError) else it[1] for it in answers.values())
 
 
 def as_text(source: StatusSource) -> str:

@@ -73,6 +73,7 @@ error_kinds! {
 pub struct Error(Box<Inner>);
 
 #[derive(Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "marks that do not exclude each other")]
 struct Inner {
     kind: ErrorKind,
     message: String,
@@ -80,6 +81,7 @@ struct Inner {
     is_lasting: bool,
     is_final: bool,
     is_no_window: bool,
+    is_partial: bool,
     column: Option<ColumnMark>,
 }
 
@@ -115,6 +117,7 @@ impl Error {
             is_lasting: false,
             is_final: false,
             is_no_window: false,
+            is_partial: false,
             column: None,
         }))
     }
@@ -234,6 +237,13 @@ impl Error {
         self
     }
 
+    /// Marks an error of a group in which some shards have done what others have not.
+    #[must_use]
+    pub fn partial(mut self) -> Self {
+        self.0.is_partial = true;
+        self
+    }
+
     /// Limit of the server that was exceeded. Only the server knows it; it is not sent.
     pub fn limit(&self) -> Option<&'static str> {
         self.0.limit
@@ -248,6 +258,11 @@ impl Error {
     /// one.
     pub fn is_no_window(&self) -> bool {
         self.0.is_no_window
+    }
+
+    /// Returns true if some shards of a group have done what others have not.
+    pub fn is_partial(&self) -> bool {
+        self.0.is_partial
     }
 
     /// Returns true if the server is gone, for now or for good. Another one may have an answer.

@@ -25,7 +25,7 @@ mod classes {
 
 pub(crate) fn to_python(error: &Error) -> PyErr {
     let text = error.message().to_owned();
-    match error.kind() {
+    let raised = match error.kind() {
         ErrorKind::InvalidArgument => classes::InvalidArgumentError::new_err(text),
         ErrorKind::SignatureMismatch => classes::SignatureMismatchError::new_err(text),
         ErrorKind::TableNotFound => classes::TableNotFoundError::new_err(text),
@@ -43,7 +43,13 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
         ErrorKind::Internal => classes::InternalError::new_err(format!(
             "{text} (This is a bug of reverb; please report it.)"
         )),
+    };
+    if error.is_partial() {
+        // Its classes take any attribute.
+        #[expect(clippy::disallowed_methods, reason = "calls of groups fail under no lock")]
+        Python::attach(|py| drop(raised.value(py).setattr("is_partial", true)));
     }
+    raised
 }
 
 /// Error for a value that cannot be read; the text names its column. Other errors name the column

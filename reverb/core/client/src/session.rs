@@ -197,7 +197,12 @@ impl Session {
             transport.small_call(call, request).await
         };
         let answer = match call.repeat {
-            Repeat::Never => make(self.transport()?, request.clone()).await,
+            Repeat::Never => {
+                let transport = self.transport()?;
+                let begin = |_| make(Arc::clone(&transport), request.clone());
+                let then = "It may be stopped or frozen, and may have done it or not";
+                self.while_it_answers(&transport, begin, "", then).await
+            }
             Repeat::Question => self.asking(|transport| make(transport, request.clone())).await,
             Repeat::Change { .. } => {
                 let change = |transport, ns| make(transport, call.with_deadline(request, ns));
@@ -379,35 +384,53 @@ impl Session {
     {
         let change = &change;
         self.retrying(|transport| async move {
-            if self.silence.get().is_none() || self.leads_to_group() {
-                return change(transport, 0).await;
-            }
-            let status = || transport.call(StatusRequest { with_streams: false });
-            let clock = match self.answer_of(status(), ", so nothing was changed").await {
-                Ok(status) => ServerClock::reported(status.now_ns),
-                Err(error) if error.is_transient() || error.kind() == ErrorKind::Unavailable => {
-                    return Err(error);
-                }
-                // The server runs dm-reverb, or the caller has no right to ask. The change itself
-                // will fail then.
-                Err(_) => return change(transport, 0).await,
-            };
-            let changing = change(Arc::clone(&transport), clock.not_after_ns());
-            let done = while_it_answers(changing, || async { status().await.map(drop) });
-            done.await.map_err(|error| {
-                if error.kind() != ErrorKind::Unavailable || error.is_transient() {
-                    return error;
-                }
-                Error::unavailable(format!(
-                    "The server at {} does not answer any more ({}). It may be stopped or frozen, \
-                     and refuses the change when it goes on.",
-                    self.address,
-                    error.message(),
-                ))
-                .lasting()
-            })
+            let begin = |ns| change(Arc::clone(&transport), ns);
+            let refuses = "It may be stopped or frozen, and refuses the change when it goes on";
+            self.while_it_answers(&transport, begin, ", so nothing was changed", refuses).await
         })
         .await
+    }
+
+    /// Begins with work at a server, and waits for it as long as the server answers, if this client
+    /// gives up on silent servers. `begin` receives a deadline by the server's clock, or 0. `so`
+    /// and `then` end the errors of a server that did not answer before, and that fell silent
+    /// later.
+    async fn while_it_answers<T, F>(
+        &self,
+        transport: &Arc<dyn Transport>,
+        begin: impl FnOnce(i64) -> F,
+        so: &str,
+        then: &str,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        if self.silence.get().is_none() || self.leads_to_group() {
+            return begin(0).await;
+        }
+        let status = || transport.call(StatusRequest { with_streams: false });
+        let clock = match self.answer_of(status(), so).await {
+            Ok(status) => ServerClock::reported(status.now_ns),
+            Err(error) if error.is_transient() || error.kind() == ErrorKind::Unavailable => {
+                return Err(error);
+            }
+            // The server runs dm-reverb, or the caller has no right to ask. The work itself will
+            // fail then.
+            Err(_) => return begin(0).await,
+        };
+        let working = begin(clock.not_after_ns());
+        let done = while_it_answers(working, || async { status().await.map(drop) });
+        done.await.map_err(|error| {
+            if error.kind() != ErrorKind::Unavailable || error.is_transient() {
+                return error;
+            }
+            Error::unavailable(format!(
+                "The server at {} does not answer any more ({}). {then}.",
+                self.address,
+                error.message(),
+            ))
+            .lasting()
+        })
     }
 
     /// The server's answer, or an error if it is silent.

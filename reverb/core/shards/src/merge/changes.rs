@@ -43,10 +43,11 @@ impl Merge for SetPausedRequest {
         let undone = join_all(done.clone().map(|(member, _)| member.call(undo.clone()))).await;
         let unfinished = done.zip(&undone).filter(|(_, result)| result.is_err());
         let changed: Vec<_> = unfinished.map(|((member, _), _)| member.name()).collect();
-        Err(error.followed_by(&match changed.len() {
-            0 => "No shard was changed, or it was set back.".to_owned(),
-            _ => format!("Changed, and not set back: {}.", changed.join(", ")),
-        }))
+        if changed.is_empty() {
+            return Err(error.followed_by("No shard was changed, or it was set back."));
+        }
+        let changed = format!("Changed, and not set back: {}.", changed.join(", "));
+        Err(error.followed_by(&changed).partial())
     }
 }
 

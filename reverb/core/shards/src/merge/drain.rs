@@ -10,7 +10,7 @@ use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{DrainRequest, DrainResponse};
 
 use super::Merge;
-use super::roll_call::answer_of;
+use super::roll_call::{absence, answer_of, ask, who_did};
 use crate::group::{Group, PATIENCE, View};
 use crate::transport::of_shard;
 
@@ -19,21 +19,16 @@ impl Merge for DrainRequest {
         let limit = Duration::try_from_secs_f64(self.timeout_s).unwrap_or(Duration::MAX);
         let limit = limit.saturating_add(PATIENCE);
         let drained = view.members.iter().map(|member| async move {
+            ask(member).await.map_err(|error| absence(member, &error, ""))?;
             let asked = async { member.shard()?.call(self).await };
             let answer = answer_of(member, limit, asked).await;
             answer.map_err(|error| of_shard(error, &member.name()))
         });
         let answers = join_all(drained).await;
-        let num_shards = view.members.len();
-        let num_failed = answers.iter().filter(|answer| answer.is_err()).count();
-        let mut open_streams = 0;
-        for answer in answers {
-            let answer = answer.map_err(|error| {
-                let num_drained = num_shards - num_failed;
-                error.followed_by(&format!("{num_drained} of {num_shards} shards drain."))
-            });
-            open_streams += answer?.open_streams;
+        if let Some(error) = answers.iter().find_map(|answer| answer.as_ref().err().cloned()) {
+            return Err(who_did(error, "drain", view.members.iter().zip(&answers)));
         }
+        let open_streams = answers.into_iter().flatten().map(|it| it.open_streams).sum();
         Ok(DrainResponse { open_streams })
     }
 }

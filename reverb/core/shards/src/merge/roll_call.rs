@@ -39,7 +39,7 @@ pub(super) async fn answer_of<T>(
 }
 
 /// A member that has answered the roll call.
-pub(super) struct Present<'a> {
+pub(crate) struct Present<'a> {
     pub(super) member: &'a Arc<Member>,
     /// Clock of its server; `None` if the server does not report it.
     clock: Option<ServerClock>,
@@ -50,7 +50,7 @@ pub(super) struct Present<'a> {
 /// # Errors
 ///
 /// `Unavailable` with the name of a silent shard.
-pub(super) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
+pub(crate) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
     let asked = view.members.iter().map(|member| async move {
         let so = ", so nothing was changed at any shard";
         ask(member).await.map_err(|error| absence(member, &error, so))
@@ -141,13 +141,14 @@ where
         return error;
     }
     let not = names(&failed);
-    error.followed_by(&match done.len() {
-        0 => format!("No shard {did}."),
+    let all = done.len() + failed.len();
+    match done.len() {
+        0 => error.followed_by(&format!("No shard {did}.")),
         num => {
-            let all = num + failed.len();
-            format!("{num} of {all} shards {did}: {}; not done: {not}.", names(&done))
+            let who = format!("{num} of {all} shards {did}: {}; not done: {not}.", names(&done));
+            error.followed_by(&who).partial()
         }
-    })
+    }
 }
 
 /// Sends a change to all shards at the same time, and waits for all answers. `request` receives the

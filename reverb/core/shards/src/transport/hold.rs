@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Holds something at all shards. After a failure, it ends at the others.
+//! Holds something at all shards, if all answer. After a failure, it ends at the others.
 
 use futures_util::future::{join_all, select_all, try_join_all};
 use reverb_base::Result;
@@ -7,8 +7,10 @@ use reverb_wire::transport::{BoxFuture, Hold, HoldRequest};
 
 use super::of_shard;
 use crate::group::View;
+use crate::merge::roll_call::roll_call;
 
 pub(super) async fn hold(view: &View, request: HoldRequest) -> Result<Box<dyn Hold>> {
+    roll_call(view).await?;
     let holds = view.members.iter().map(|member| {
         let request = request.clone();
         async move {
