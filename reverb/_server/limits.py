@@ -5,6 +5,7 @@ import dataclasses
 import sys
 
 from reverb._checks.arguments import check_at_least
+from reverb.core import native
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["Limits"]
@@ -12,6 +13,12 @@ __all__ = ["Limits"]
 
 # A year.
 _MAX_TIMEOUT_S = 31_557_600
+
+
+def _limit(text: str) -> None:
+    """A field whose default is that of the core; `reverb_server` has an option with this help."""
+    # For type checkers, a field is its default.
+    return dataclasses.field(default=None, metadata={"help": text})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,18 +63,26 @@ class Limits:
         memory is freed.
 
     Raises:
-      InvalidArgumentError: If a limit is below 1 or above `sys.maxsize`.
+      InvalidArgumentError: If a limit is out of its range.
       TypeError: If a limit is not an integer.
     """
 
-    message_bytes: int | None = None
-    call_bytes: int | None = None
-    stream_bytes: int | None = None
-    queued_bytes: int | None = None
-    connections: int | None = None
-    streams: int | None = None
-    streams_per_connection: int | None = None
-    unread_timeout_s: float | None = None
+    message_bytes: int | None = _limit("bytes of a message of inserts; without it 1 GiB")
+    call_bytes: int | None = _limit("bytes of a message of any other call; without it 64 MiB")
+    stream_bytes: int | None = _limit(
+        "bytes of the chunks that a writer's stream keeps for later items; without it 1 GiB"
+    )
+    queued_bytes: int | None = _limit(
+        "bytes of the items that wait to be inserted into a table; without it 256 MiB"
+    )
+    connections: int | None = _limit("number of connections; without it 10000")
+    streams: int | None = _limit("number of open calls of all connections; without it 100000")
+    streams_per_connection: int | None = _limit(
+        "number of open calls of one connection; without it 10000"
+    )
+    unread_timeout_s: float | None = _limit(
+        "how long a reader may leave prepared samples unread; without it 300"
+    )
 
     def __post_init__(self) -> None:
         timeout = self.unread_timeout_s
@@ -85,6 +100,7 @@ class Limits:
                         f"Limits.{field.name} must be at most {sys.maxsize}, got {checked}"
                     )
                 object.__setattr__(self, field.name, checked)
+        native.check_limits(self)
 
 
 # The public import path.

@@ -177,6 +177,9 @@ def process_memory() -> int | None:
 def check_server_name(name: str) -> None:
     """Raises `InvalidArgumentError` if the name is invalid as a server's name in checkpoints."""
 
+def check_limits(limits: object) -> None:
+    """Raises `InvalidArgumentError` if a limit of `reverb.Limits` is out of its range."""
+
 def check_unix_path(path: str | os.PathLike[str]) -> None:
     """Raises `InvalidArgumentError` if no Unix socket can have the path."""
 

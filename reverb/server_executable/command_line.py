@@ -193,6 +193,7 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     checkpoints = parser.add_argument_group("checkpoints")
     store = parser.add_argument_group("tables larger than memory")
+    limits = parser.add_argument_group("limits for a single peer, as in reverb.Limits")
     group = parser.add_argument_group(
         "several servers", "They share the load of the same tables: each is a shard of a group."
     )
@@ -200,6 +201,8 @@ def _make_parser() -> argparse.ArgumentParser:
         names = {option.name, *option.needs}
         if "checkpoint_dir" in names:
             _add_option(checkpoints, option)
+        elif option.name.startswith("limit_"):
+            _add_option(limits, option)
         elif "store" in names:
             _add_option(store, option)
         elif names & {"tls_cert", "tokens"}:

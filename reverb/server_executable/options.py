@@ -15,6 +15,7 @@ from google.protobuf import text_format
 
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
+from reverb._server.limits import Limits
 from reverb._server.shard import check_group, shard_addresses
 from reverb._server.split_table import MAX_SHARDS
 from reverb._server.store import MAX_SYNC_INTERVAL_S, MIN_SYNC_INTERVAL_S, parse_store_bytes
@@ -214,6 +215,18 @@ def _short(number: float) -> str:
     return f"{number:.15g}"
 
 
+def _limit_option(limit: dataclasses.Field[Any]) -> Option:
+    """Returns the option of a field of `reverb.Limits`."""
+    return Option(
+        f"limit_{limit.name}",
+        field=f"server.limits.{limit.name}",
+        kind=float if limit.name.endswith("_s") else int,
+        check=lambda value: Limits(**{limit.name: value}),
+        argument=f"Limits.{limit.name}",
+        help=limit.metadata["help"],
+    )
+
+
 OPTIONS = (
     Option(
         "port",
@@ -376,6 +389,7 @@ OPTIONS = (
         check=_from_to(0, MAX_DRAIN_S),
         help="how long a stop waits until all inserts are confirmed; 0: not at all",
     ),
+    *map(_limit_option, dataclasses.fields(Limits)),
     Option(
         "threads",
         field="server.threads",

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from reverb._server.limits import Limits
 from reverb.checkpointers import DefaultCheckpointer
 from reverb.server import Server
 from reverb.server_executable import config_flag, server_from_proto, server_log
@@ -143,6 +144,9 @@ def _start(settings: Settings) -> Server:
         checkpoint_on_stop=settings["checkpoint_on_stop"],
         keepalive_s=settings["keepalive"] or None,
         keepalive_timeout_s=settings["keepalive_timeout"],
+        limits=Limits(
+            **{it.name: settings[f"limit_{it.name}"] for it in dataclasses.fields(Limits)}
+        ),
         max_bytes=settings["max_bytes"],
         store=store_of(settings),
         http_port=settings["http_port"],

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`reverb_server --check` and `--print-config`, which start no server."""
 
+import dataclasses
 import os
 import pathlib
 import stat
@@ -239,6 +240,16 @@ server: {{
     port: 8001  # {path}, line 3
     host: "127.0.0.1"  # default
   }}
+  limits: {{
+    # message_bytes is not set  # default
+    # call_bytes is not set  # default
+    # stream_bytes is not set  # default
+    # queued_bytes is not set  # default
+    # connections is not set  # default
+    # streams is not set  # default
+    # streams_per_connection is not set  # default
+    # unread_timeout_s is not set  # default
+  }}
   log: {{
     # format is not set  # default
   }}
@@ -313,6 +324,11 @@ VALUES = {
     "keepalive": seconds | st.just(0.0),
     "keepalive_timeout": seconds,
     "drain_timeout": seconds | st.just(0.0),
+    **{
+        f"limit_{field.name}": st.integers(16, 2**32 - 1)
+        for field in dataclasses.fields(reverb.Limits)
+    },
+    "limit_unread_timeout_s": st.floats(1e-300, 31_557_600),
     "threads": st.integers(1, 1024),
     "log_format": st.sampled_from(["text", "json"]),
     "checkpoint_dir": texts,

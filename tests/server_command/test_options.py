@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of `reverb_server`: flags, environment variables and config, and which one wins."""
 
+import dataclasses
 import pathlib
 import re
 
@@ -14,7 +15,7 @@ from reverb.server_executable.options import OPTIONS, Option, option_named
 from reverb.server_executable.settings import ConfigSource, Given, read_settings
 from support.log_lines import messages
 from support.programs import Program
-from support.reverb_server import COMMAND, CONFIG
+from support.reverb_server import COMMAND, CONFIG, client_of
 from support.waiting import DEADLINE_S
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "howto" / "server.md"
@@ -42,6 +43,19 @@ SAMPLES = {
     "keepalive": [("0", 0.0), ("0.5", 0.5), ("20", 20.0)],
     "keepalive_timeout": [("0.1", 0.1), ("86400", 86400.0), ("7", 7.0)],
     "drain_timeout": [("0", 0.0), ("1.5", 1.5), ("60", 60.0)],
+    **{
+        f"limit_{name}": [("20", 20), ("300", 300), ("65536", 65_536)]
+        for name in (
+            "message_bytes",
+            "call_bytes",
+            "stream_bytes",
+            "queued_bytes",
+            "connections",
+            "streams",
+            "streams_per_connection",
+        )
+    },
+    "limit_unread_timeout_s": [("0.5", 0.5), ("60", 60.0), ("31557600", 31_557_600.0)],
     "threads": [("1", 1), ("8", 8), ("1024", 1024)],
     "log_format": [("json", "json"), ("text", "text"), ("json", "json")],
     "checkpoint_dir": [("/a", "/a"), ("b c", "b c"), ("ü", "ü")],
@@ -82,6 +96,14 @@ BAD = {
     "keepalive": ("0.05", "must be from 0.1 to 86400, got 0.05"),
     "keepalive_timeout": ("nan", "must be from 0.1 to 86400, got nan"),
     "drain_timeout": ("-1", "must be from 0 to 86400, got -1"),
+    "limit_message_bytes": ("4294967296", "must be at least 1 and at most 4,294,967,295, got 4,2"),
+    "limit_call_bytes": ("0", "must be at least 1, got 0"),
+    "limit_stream_bytes": ("-1", "must be at least 1, got -1"),
+    "limit_queued_bytes": ("0", "must be at least 1, got 0"),
+    "limit_connections": ("0", "must be at least 1, got 0"),
+    "limit_streams": ("15", "must be at least 16, got 15"),
+    "limit_streams_per_connection": ("2", "must be at least 16 and at most 4,294,967,295, got 2"),
+    "limit_unread_timeout_s": ("nan", "must be above 0 and at most 31557600, got nan"),
     "threads": ("0", "must be from 1 to 1024, got 0"),
     "log_format": ("xml", "must be text or json, got 'xml'"),
     "checkpoint_dir": ("", "must not be empty"),
@@ -156,6 +178,8 @@ def test_every_field_of_the_config_belongs_to_one_option():
                 yield from fields(field.message_type, f"{prefix}{field.name}.")
 
     expected = sorted(option.field for option in OPTIONS)
+    limits = [f"server.limits.{field.name}" for field in dataclasses.fields(reverb.Limits)]
+    assert [field for field in expected if ".limits." in field] == sorted(limits)
     assert sorted(fields(protos.ReverbServerConfig.DESCRIPTOR)) == expected
 
 
@@ -208,6 +232,19 @@ def test_what_is_no_number_is_named(option):
     (problem,) = settings(flags={option.name: "x"}).problems
     kind = "whole number" if option.kind is int else "number"
     assert problem == f"argument {option.flag}: must be a {kind}, got 'x'"
+
+
+def test_a_limit_reaches_the_server(ends, path):
+    """A server that starts with a limit has it; a bad one is found by `--check`."""
+    options = (f"--config-file={path}", "--host=127.0.0.1")
+    with Program(COMMAND, *options, "--limit-call-bytes=10000") as program:
+        client = client_of(program.line())
+        with pytest.raises(reverb.errors.ResourceExhaustedError, match=r"Limits\.call_bytes"):
+            client.mutate_priorities("t", {key: 1.0 for key in range(10_000)})
+    code, _, errors = ends("--check", *options, "--limit-streams=3")
+    expected = "ERROR server: argument --limit-streams: must be at least 16, got 3."
+    assert (code, messages(errors)) == (2, [expected])
+    assert "unrecognized arguments: --limit-stream=3" in ends(*options, "--limit-stream=3")[2]
 
 
 def test_no_flag_is_too_large_for_its_field():

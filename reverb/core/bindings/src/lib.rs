@@ -105,6 +105,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(dlpack::as_array, module)?)?;
     module.add_function(wrap_pyfunction!(checkpoint::masked_crc32c, module)?)?;
     module.add_function(wrap_pyfunction!(server::check_server_name, module)?)?;
+    module.add_function(wrap_pyfunction!(server::check_limits, module)?)?;
     module.add_function(wrap_pyfunction!(server::check_unix_path, module)?)?;
     module.add_function(wrap_pyfunction!(server::process_memory, module)?)?;
     module.add_function(wrap_pyfunction!(files::open_file, module)?)?;

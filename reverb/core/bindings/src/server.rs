@@ -206,6 +206,13 @@ pub(crate) fn check_server_name(name: &str) -> PyResult<()> {
     server_name(Some(name)).map(drop)
 }
 
+/// Rejects limits that no server accepts.
+#[pyfunction]
+#[pyo3(signature = (limits))]
+pub(crate) fn check_limits(limits: Limits) -> PyResult<()> {
+    limits.core().validate().or_raise()
+}
+
 /// Rejects a path that cannot be a server's Unix socket.
 #[pyfunction]
 #[pyo3(signature = (path))]

@@ -1144,6 +1144,26 @@ pub mod reverb_server_config {
         #[prost(bool, optional, tag = "5")]
         pub restore_settings: ::core::option::Option<bool>,
     }
+    /// Limits for a single peer: the fields of `reverb.Limits`.
+    #[derive(Clone, Copy, PartialEq, ::prost::Message)]
+    pub struct Limits {
+        #[prost(int64, optional, tag = "1")]
+        pub message_bytes: ::core::option::Option<i64>,
+        #[prost(int64, optional, tag = "2")]
+        pub call_bytes: ::core::option::Option<i64>,
+        #[prost(int64, optional, tag = "3")]
+        pub stream_bytes: ::core::option::Option<i64>,
+        #[prost(int64, optional, tag = "4")]
+        pub queued_bytes: ::core::option::Option<i64>,
+        #[prost(int64, optional, tag = "5")]
+        pub connections: ::core::option::Option<i64>,
+        #[prost(int64, optional, tag = "6")]
+        pub streams: ::core::option::Option<i64>,
+        #[prost(int64, optional, tag = "7")]
+        pub streams_per_connection: ::core::option::Option<i64>,
+        #[prost(double, optional, tag = "8")]
+        pub unread_timeout_s: ::core::option::Option<f64>,
+    }
     /// Options of the command, named like its flags. Unset options have their defaults.
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Server {
@@ -1179,5 +1199,7 @@ pub mod reverb_server_config {
         pub threads: ::core::option::Option<i32>,
         #[prost(message, optional, tag = "14")]
         pub store: ::core::option::Option<Store>,
+        #[prost(message, optional, tag = "15")]
+        pub limits: ::core::option::Option<Limits>,
     }
 }
