@@ -4,6 +4,7 @@
 import importlib.metadata
 import os
 import signal
+import socket
 import sys
 import threading
 import types
@@ -53,7 +54,8 @@ def run_until_signalled(
     try:
         with _Signals(does_reload=reload is not None) as signals:
             manager.starting("starting: the tables are loading")
-            server = start()
+            with manager.working():
+                server = start()
             signals.handle_stops()
             addresses = "all addresses" if host is None else host
             ready = f"ready on port {server.port} of {addresses}, {security()}"
@@ -72,19 +74,39 @@ def run_until_signalled(
             reloads = None
             if reload is not None:
                 reloads = ReloadThread(lambda: _reload(server, reload, manager, ready))
-            received = signals.wait()
-            while reloads is not None and received.name == "SIGHUP":
-                reloads.request()
+            with manager.watched(lambda timeout_s: _probe(server, host, timeout_s)):
                 received = signals.wait()
+                while reloads is not None and received.name == "SIGHUP":
+                    reloads.request()
+                    received = signals.wait()
     except KeyboardInterrupt:  # Before the handlers were installed.
         return INTERRUPTED
     except (ReverbError, OSError) as error:
         print_notice(f"cannot start: {error}", "error")
         return FAILED
-    manager.stopping(f"stopping after {received.name}: drains for {drain_timeout_s:g} s at most")
-    code = _stop(server, received, drain_timeout_s, reloads)
+    status = f"stopping after {received.name}: drains for {drain_timeout_s:g} s at most"
+    manager.stopping(status, drain_timeout_s)
+    with manager.working():
+        code = _stop(server, received, drain_timeout_s, reloads)
     printing.join(_MAX_PRINTING_S)
     return code
+
+
+def _probe(server: Server, host: str | None, timeout_s: float) -> None:
+    """Returns if the server can tell the state of its tables, and its port answers.
+
+    A peer that speaks HTTP/1 gets a hint by the threads that serve clients, without a token, and
+    without TLS, too.
+
+    Raises:
+      OSError: If no answer comes within `timeout_s` seconds.
+    """
+    server.status()
+    address = ((host or "127.0.0.1").strip("[]"), server.port)
+    with socket.create_connection(address, timeout_s) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        if not connection.recv(1):
+            raise OSError(f"port {server.port} closed the connection without an answer")
 
 
 def _reload(

@@ -62,6 +62,7 @@ def test_the_servers_memory_is_a_share_of_the_limit(unit, tmp_path):
 def test_it_listens_to_what_the_server_says(unit):
     assert unit["Type"] == "notify"
     assert unit["NotifyAccess"] == "main"
+    assert unit["WatchdogSec"] == "1min"
     assert unit["ExecReload"] == "kill -HUP $MAINPID"
     # A config that cannot be used.
     assert unit["RestartPreventExitStatus"] == "2"

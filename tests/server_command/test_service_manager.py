@@ -7,15 +7,22 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
+import types
 
 import pytest
 
+import reverb
+from reverb.core import native
+from reverb.server_executable import server_life, service_manager
 from reverb.server_executable.service_manager import ServiceManager
+from support.certificates import TokensFile
 from support.log_lines import messages
 from support.programs import Program
 from support.reverb_server import COMMAND, CONFIG, client_of
-from support.waiting import DEADLINE_S
+from support.waiting import DEADLINE_S, wait_until
+from support.wire.raw_http2 import Http2
 
 pytestmark = pytest.mark.skipif(
     not hasattr(socket, "AF_UNIX") or not hasattr(signal, "SIGHUP"),
@@ -70,9 +77,9 @@ def manager(request, tmp_path):
 
 
 @contextlib.contextmanager
-def running(path, address, *options, source=COMMAND):
+def running(path, address, *options, source=COMMAND, **environment):
     options = (f"--config-file={path}", "--host=127.0.0.1", *options)
-    with Program(source, *options, NOTIFY_SOCKET=address) as program:
+    with Program(source, *options, NOTIFY_SOCKET=address, **environment) as program:
         yield program
 
 
@@ -88,6 +95,7 @@ def ready(program):
 def stopping(seconds):
     return [
         "STOPPING=1",
+        f"EXTEND_TIMEOUT_USEC={round((seconds + 60) * 1e6)}",
         f"STATUS=stopping after SIGTERM: drains for {seconds} s at most",
     ]
 
@@ -221,6 +229,137 @@ server_main.reload_config = reload_config
         program.tell()
         assert program.ended() == 0
         assert manager.is_silent()
+
+
+WATCHED = {"WATCHDOG_USEC": "400000"}
+ALIVE = ["WATCHDOG=1"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "full", "tls"])
+def test_a_server_that_answers_says_so_until_it_stops(kind, manager, path, tmp_path):
+    options = []
+    if kind == "full":
+        options = ["--limit-connections=1"]
+    elif kind == "tls":
+        native.self_signed(str(tmp_path), ["localhost"], 1)
+        tokens = TokensFile(tmp_path / "tokens")
+        tokens.add("learner", "sample")
+        options = [f"--tls-cert={tmp_path}/tls.crt", f"--tls-key={tmp_path}/tls.key"]
+        options.append(f"--tokens={tokens.path}")
+    with (
+        running(path, manager.address, *options, **WATCHED) as program,
+        contextlib.ExitStack() as held,
+    ):
+        assert manager.message() == STARTING
+        port = int(re.search(r" on port (\d+) ", program.line())[1])
+        assert manager.message()[0] == "READY=1"
+        if kind == "full":
+            held.enter_context(Http2(port))
+        assert [manager.message() for _ in range(3)] == 3 * [ALIVE]
+        program.signal(signal.SIGTERM)
+        told = []
+        while told[-1:] != [stopping(10)]:
+            told.append(manager.message())
+        assert told[:-1] == [ALIVE] * (len(told) - 1)
+        assert program.ended() == 0
+        assert manager.is_silent()
+
+
+def test_a_server_that_does_not_answer_is_not_said_to(manager, path):
+    silent = """
+from reverb.errors import UnavailableError
+from reverb.server import Server
+
+def status(self):
+    raise UnavailableError("its tables hang")
+
+Server.status = status
+"""
+    with running(path, manager.address, source=silent + COMMAND, **WATCHED) as program:
+        assert [manager.message()[0] for _ in range(2)] == [*STARTING, "READY=1"]
+        program.wait_for_error("the server does not answer its own probe: its tables hang")
+        assert manager.is_silent()
+
+
+def test_a_probe_needs_an_answer_of_the_port():
+    with reverb.Server([reverb.Table.queue("t", 1)], host="127.0.0.1") as server:
+        for host in (None, "127.0.0.1", "localhost"):
+            server_life._probe(server, host, DEADLINE_S)
+        with socket.create_server(("127.0.0.1", 0)) as frozen:
+            fake = types.SimpleNamespace(status=server.status, port=frozen.getsockname()[1])
+            with pytest.raises(TimeoutError):
+                server_life._probe(fake, None, 0.05)
+        with pytest.raises(ConnectionRefusedError):
+            server_life._probe(fake, None, DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"WATCHDOG_PID": "1", **WATCHED}, {"WATCHDOG_USEC": "soon"}, {}],
+    ids=["another process", "no number", "absent"],
+)
+def test_nobody_is_watched_who_was_not_meant(environment, manager, monkeypatch):
+    for name, value in {"NOTIFY_SOCKET": manager.address, **environment}.items():
+        monkeypatch.setenv(name, value)
+    told = ServiceManager()
+    assert not {"WATCHDOG_USEC", "WATCHDOG_PID"} & set(os.environ)
+    before = threading.active_count()
+    with told.watched(lambda timeout_s: None):
+        assert threading.active_count() == before
+
+
+def test_only_work_gets_more_time(manager, monkeypatch):
+    """A start that waits for ever must end with the time of the unit."""
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    monkeypatch.setattr(service_manager, "_WORK_INTERVAL_S", 0.01)
+    used = iter([0.0, 1.0, 1.0, 1.0, 2.0])
+    seen = []
+    monkeypatch.setattr(time, "process_time", lambda: seen.append(next(used, 2.0)) or seen[-1])
+    with ServiceManager().working():
+        wait_until(lambda: len(seen) > 8)
+    assert [manager.message() for _ in range(2)] == 2 * [["EXTEND_TIMEOUT_USEC=60000000"]]
+    assert manager.is_silent()
+
+
+def test_a_long_start_and_a_long_stop_get_more_time(manager, path):
+    busy = """
+import select
+import sys
+from reverb.server import Server
+from reverb.server_executable import server_main, service_manager
+
+service_manager._WORK_INTERVAL_S = 0.05
+
+def work():
+    print("working", flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        pass
+    sys.stdin.readline()
+
+def start(*values, start=server_main.Server, **named):
+    work()
+    return start(*values, **named)
+
+def stop(self, drain_s, stop=Server.stop):
+    work()
+    stop(self)
+
+server_main.Server, Server.stop = start, stop
+"""
+    more = ["EXTEND_TIMEOUT_USEC=60000000"]
+    with running(path, manager.address, source=busy + COMMAND) as program:
+        assert program.line() == "working"
+        assert [manager.message() for _ in range(2)] == [STARTING, more]
+        program.tell()
+        program.line()
+        while (told := manager.message()) == more:
+            pass
+        assert told[0] == "READY=1"
+        program.signal(signal.SIGTERM)
+        assert program.line() == "working"
+        assert [manager.message() for _ in range(2)] == [stopping(10), more]
+        program.tell()
+        assert program.ended() == 0
 
 
 BAD = {
