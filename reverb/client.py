@@ -113,6 +113,9 @@ class Client:
       [array([0., 0.]), array(1.)]
     """
 
+    # Whether a server without room may serve it on a connection that is kept for operators.
+    _is_for_operators = False
+
     # --- generated from reverb/_client/*calls.py by `make clients` ---
 
     def __init__(
@@ -1808,6 +1811,7 @@ class Client:
             keepalive_timeout_s,
             self._credentials,
             packs,
+            self._is_for_operators,
         )
         self._flattener = native.NestFlattener(flatten_with_labels)
         self._signatures = Signatures(server_address)

@@ -52,6 +52,7 @@ class Limits:
         until there is room.
       connections: Number of connections. `None`: 10,000. Further connections get an error and are
         closed; their clients retry, and raise an `UnavailableError` after `connect_timeout_s`.
+        Eight more are kept for the commands of operators, such as `reverb why`.
       streams: Number of open calls of all connections, at least 16: a writer has one, and so has
         each worker of a sampler. `None`: 100,000. Further calls end as with `connections`. The last
         eighth is reserved for connections with fewer than 16 open calls, so that a client with very

@@ -171,6 +171,12 @@ def in_options(message: str) -> str:
     return message
 
 
+class OperatorClient(Client):
+    """A client of a command, which may use the connections that a full server keeps for these."""
+
+    _is_for_operators = True
+
+
 def client_of(arguments: argparse.Namespace, command: str) -> Client:
     """Makes a client of the server, or of the group, that a command changes.
 
@@ -186,7 +192,7 @@ def new_client(address: str, timeout_s: float, **credentials: Any) -> Client:
 
     `credentials` are further arguments of `Client`.
     """
-    client = Client(address, connect_timeout_s=timeout_s, **credentials)
+    client = OperatorClient(address, connect_timeout_s=timeout_s, **credentials)
     least = min(_LEAST_SILENCE_S, timeout_s * _MOST_OF_TIMEOUT)
     client._give_up_on_silence(max(timeout_s / _PARTS_OF_SILENCE, least))
     return client

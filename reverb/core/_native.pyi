@@ -267,10 +267,12 @@ class Client:
         keepalive_timeout_s: float,
         credentials: Any,
         compresses: bool,
+        is_for_operators: bool = False,
     ) -> Client:
         """`credentials` is a `reverb._server.credentials.ClientCredentials` or `None`.
 
-        Values in it that are `None` come from the environment.
+        Values in it that are `None` come from the environment. A client for operators may use the
+        connections that a full server keeps for them.
         """
     def close(self) -> None:
         """Ends calls that wait; later calls raise `FailedPreconditionError`.

@@ -69,12 +69,13 @@ class Http2:
     Args:
       port: Port of the server, on this machine.
       window: How many bytes the server may send on a stream, and on the connection.
+      first: What it sends before anything else.
     """
 
-    def __init__(self, port: int, window: int = 65_535) -> None:
+    def __init__(self, port: int, window: int = 65_535, first: bytes = b"") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
         self._next_stream = 1
-        self.socket.sendall(opening(window))
+        self.socket.sendall(first + opening(window))
         self.ping()
 
     def __enter__(self) -> Http2:

@@ -159,7 +159,8 @@ impl Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (server_address, connect_timeout_s, keepalive_s, keepalive_timeout_s, credentials, compresses))]
+    #[pyo3(signature = (server_address, connect_timeout_s, keepalive_s, keepalive_timeout_s, credentials, compresses, is_for_operators=false))]
+    #[allow(clippy::too_many_arguments, reason = "arguments of Python")]
     fn new(
         py: Python<'_>,
         server_address: String,
@@ -168,6 +169,7 @@ impl Client {
         keepalive_timeout_s: f64,
         credentials: Option<ClientSecurity>,
         compresses: bool,
+        is_for_operators: bool,
     ) -> PyResult<Self> {
         let connect_timeout = seconds("connect_timeout_s", connect_timeout_s)?;
         let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
@@ -175,7 +177,9 @@ impl Client {
         let credentials =
             credentials.map_or_else(Credentials::default, ClientSecurity::credentials);
         // Files may be slow.
-        let security = py.detach(|| credentials.open(&target, Environment::now())).or_raise()?;
+        let mut security =
+            py.detach(|| credentials.open(&target, Environment::now())).or_raise()?;
+        security.is_for_operators = is_for_operators;
         let copy = security.copy();
         let parts = new_parts(&server_address, connect_timeout, keepalive, copy).or_raise()?;
         let compression = compression(compresses);

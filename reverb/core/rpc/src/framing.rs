@@ -44,6 +44,10 @@ pub const MAX_RESET_STREAMS: usize = 4096;
 /// Largest header list that we accept, in bytes. dm-reverb's are at most half as large.
 pub const MAX_HEADER_LIST_BYTES: u32 = 16 << 10;
 
+/// Bytes in front of the preface by which a client that was refused for want of room asks for a
+/// connection that is kept for operators. They are shorter than the preface, which follows.
+pub(crate) const FOR_OPERATORS: &[u8] = b"reverb operator\r\n";
+
 /// Largest message that HTTP/2 flow control can count.
 pub const MAX_MESSAGE_BYTES: usize = (1 << 31) - 1;
 

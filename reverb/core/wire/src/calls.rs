@@ -235,6 +235,14 @@ pub fn row(path: &str) -> Row {
     all().find(|row| row.path == path).unwrap_or(unknown)
 }
 
+/// True for the calls by which operators see and steer a server: the small ones that neither insert
+/// nor change items.
+pub fn is_for_operators(path: &str) -> bool {
+    let is_of_programs =
+        |needs| matches!(needs, Needs::OnTable(Right::Update) | Needs::OnSomeTable(Right::Insert));
+    SMALL_CALLS.iter().any(|call| call.row.path == path && !is_of_programs(call.row.needs))
+}
+
 /// Name of a call: `Reset`, `Health/Check`.
 pub fn name(path: &str) -> &'static str {
     match row(path).path {
@@ -360,6 +368,14 @@ mod tests {
         assert_eq!(all().count(), declared().len(), "each has one");
         assert_eq!(row("/reverb.ReplayService/New").needs, Needs::AnyRight);
         assert_eq!(name("/reverb.ReplayService/New"), "an unknown method");
+    }
+
+    #[test]
+    fn operators_have_the_small_calls_that_change_no_items() {
+        let others = all().map(|row| row.path).filter(|path| !is_for_operators(path));
+        let small = others.filter(|path| SMALL_CALLS.iter().any(|call| call.row.path == *path));
+        assert_eq!(small.map(name).collect::<Vec<_>>(), ["DeleteItems", "Sync"]);
+        assert!(!is_for_operators(INSERT_STREAM) && !is_for_operators("/reverb.ReplayService/New"));
     }
 
     #[test]

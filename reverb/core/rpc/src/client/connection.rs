@@ -9,7 +9,7 @@ use std::time::Duration;
 use h2::client::SendRequest;
 use parking_lot::Mutex;
 use reverb_tls::{Snapshot, Socket};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -17,8 +17,8 @@ use super::credentials::Security;
 use super::driver::{DrivenSocket, Driver};
 use super::unix_socket;
 use crate::framing::{
-    CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
-    SEND_BUFFER_BYTES, SMALL_FRAMES_BUDGET, STREAM_WINDOW_BYTES,
+    CONNECTION_WINDOW_BYTES, FOR_OPERATORS, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES,
+    MAX_RESET_STREAMS, SEND_BUFFER_BYTES, SMALL_FRAMES_BUDGET, STREAM_WINDOW_BYTES,
 };
 use crate::keepalive::{Keepalive, Liveness, WatchedSocket};
 use crate::message::Message;
@@ -35,6 +35,9 @@ const BACKOFF_AFTER_TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(1);
 
 const MAX_PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(60);
+
+/// Kind of the error of a server that has no room for one more connection.
+const NO_ROOM: io::ErrorKind = io::ErrorKind::ResourceBusy;
 
 /// Options of the connections to the servers of a target.
 #[derive(Debug, Clone)]
@@ -176,7 +179,16 @@ impl Server {
         {
             return Err(known.failure.clone());
         }
-        let connecting = self.connect_to_any(options, snapshot.as_ref());
+        let connecting = async {
+            match self.connect_to_any(options, snapshot.as_ref(), &[]).await {
+                // Another attempt at one of the connections that a full server keeps.
+                Err(full) if full.kind() == NO_ROOM && options.security.is_for_operators => {
+                    let kept = self.connect_to_any(options, snapshot.as_ref(), FOR_OPERATORS);
+                    kept.await.map_err(|_| full)
+                }
+                connected => connected,
+            }
+        };
         let connected = match tokio::time::timeout(limit, connecting).await {
             Ok(connected) => connected,
             Err(_) => Err(io::Error::new(
@@ -217,6 +229,7 @@ impl Server {
         &self,
         options: &ConnectionOptions,
         snapshot: Option<&Snapshot>,
+        first_bytes: &[u8],
     ) -> io::Result<Connection> {
         let host = match &self.address {
             ServerAddress::Host(host) => host,
@@ -224,12 +237,12 @@ impl Server {
                 let socket = unix_socket::connect(path, options.security.has_token()).await?;
                 let driver = Driver::new(socket.into());
                 let socket = Socket::Cleartext(DrivenSocket(Arc::clone(&driver)));
-                return self.establish(driver, socket, options.keepalive).await;
+                return self.establish(driver, socket, options.keepalive, first_bytes).await;
             }
         };
         let mut failure = None;
         for address in &self.addresses {
-            match self.connect_to(*address, host, options, snapshot).await {
+            match self.connect_to(*address, host, options, snapshot, first_bytes).await {
                 Ok(connection) => return Ok(connection),
                 Err(error) => failure = Some(error),
             }
@@ -243,6 +256,7 @@ impl Server {
         host: &HostPort,
         options: &ConnectionOptions,
         snapshot: Option<&Snapshot>,
+        first_bytes: &[u8],
     ) -> io::Result<Connection> {
         let keepalive = options.keepalive;
         let socket = TcpStream::connect(address).await?;
@@ -254,7 +268,7 @@ impl Server {
             (Some(tls), Some(snapshot)) => tls.connect(snapshot, socket, &host.host).await?,
             _ => Socket::Cleartext(socket),
         };
-        self.establish(driver, socket, keepalive).await
+        self.establish(driver, socket, keepalive, first_bytes).await
     }
 
     /// Opens a connection and waits for a first answer of the server. A machine may accept
@@ -262,12 +276,14 @@ impl Server {
     async fn establish<S>(
         &self,
         driver: Arc<Driver>,
-        socket: S,
+        mut socket: S,
         keepalive: Keepalive,
+        first_bytes: &[u8],
     ) -> io::Result<Connection>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        socket.write_all(first_bytes).await?;
         let liveness = Arc::new(Liveness::default());
         let (handle, mut connection) = h2::client::Builder::new()
             .enable_push(false)
@@ -321,7 +337,7 @@ impl Server {
 /// Error of a connection that ended before it could be used.
 fn closed(error: h2::Error) -> io::Error {
     if let Some(reason) = reason_to_go_away(&error) {
-        return io::Error::other(format!("it refused the connection: {reason}"));
+        return io::Error::new(NO_ROOM, format!("it refused the connection: {reason}"));
     }
     // A server that requires a certificate reports it only after the client's part of the
     // handshake.

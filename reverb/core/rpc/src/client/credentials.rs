@@ -40,6 +40,8 @@ pub struct Security {
     /// Sent only to servers that TLS has verified, and to servers behind a Unix socket that run as
     /// the same user or as root.
     pub(super) token: Option<Arc<Token>>,
+    /// True if a server without room may serve it on a connection that is kept for operators.
+    pub is_for_operators: bool,
 }
 
 /// Maximum length of a token in bytes: it must fit into an HTTP/2 header.
@@ -67,6 +69,7 @@ impl Security {
         Self {
             tls: self.tls.as_ref().map(|tls| Arc::new(tls.copy())),
             token: self.token.as_ref().map(|token| Arc::new(token.copy())),
+            is_for_operators: self.is_for_operators,
         }
     }
 }
@@ -142,7 +145,8 @@ impl Credentials {
         let Self { token, token_file, tls } = self;
         let token = chosen_token(token, token_file, &environment)?;
         let tls = ClientTls::open(completed(tls, environment.tls))?;
-        Ok(Security { tls: Some(Arc::new(tls)), token: token.map(Arc::new) })
+        let (tls, token) = (Some(Arc::new(tls)), token.map(Arc::new));
+        Ok(Security { tls, token, ..Security::default() })
     }
 
     /// Opens the credentials for a Unix socket. The receiver of the token is checked on connecting.
@@ -154,7 +158,7 @@ impl Credentials {
             ));
         }
         let token = chosen_token(token, token_file, environment)?;
-        Ok(Security { tls: None, token: token.map(Arc::new) })
+        Ok(Security { token: token.map(Arc::new), ..Security::default() })
     }
 
     /// Refuses TLS files that were given for this target: silently ignoring them would be a

@@ -37,6 +37,12 @@ pub trait Handler: Send + Sync + 'static {
         authorization: Option<&str>,
     ) -> (Self::Caller, Option<Self::Admission>);
 
+    /// Returns true for a call by which an operator sees or steers the server, of a caller who may
+    /// make it: a few connections beyond the limit are kept for these.
+    fn is_for_operators(&self, _path: &str, _caller: &Self::Caller) -> bool {
+        false
+    }
+
     /// Returns true if a caller would still be admitted. If not, its connections end.
     fn still_admits(&self, admission: &Self::Admission) -> bool;
 

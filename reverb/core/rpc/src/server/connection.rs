@@ -60,6 +60,16 @@ const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(10);
 /// Time limit for closing a connection whose room is needed.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// Time limit for the first bytes of a peer that there is no room for, unless they ask for a
+/// connection that is kept for operators.
+const NO_ROOM_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Number of connections beyond the limit that are kept for operators.
+pub(super) const KEPT_FOR_OPERATORS: usize = 8;
+
+/// Age after which such a connection takes no more calls, so that each operator gets one.
+const MAX_AGE_OF_KEPT: Duration = Duration::from_secs(10);
+
 /// Number of calls that a connection begins before other connections are served.
 const CALLS_AT_ONCE: u32 = 4;
 
@@ -77,6 +87,8 @@ pub(super) struct Shared<H> {
     /// Limit on connections whose handshakes are done.
     pub(super) room: Arc<Semaphore>,
     pub(super) newcomers: Arc<ByAge>,
+    /// The same two for connections that are kept for operators.
+    pub(super) kept: (Arc<Semaphore>, Arc<ByAge>),
     pub(super) refused: Mutex<RefusedConnections>,
     pub(super) handshakes: Handshakes,
     pub(super) files: Arc<Files>,
@@ -108,6 +120,48 @@ impl<H> Shared<H> {
         }
     }
 
+    /// Age after which a connection takes no more calls.
+    fn max_age(&self, is_kept: bool, peer: &Peer) -> Option<Duration> {
+        let tls = self.options.tls.as_ref().filter(|_| peer.is_encrypted());
+        let max_age = tls.and_then(|port| port.max_connection_age);
+        if is_kept { Some(MAX_AGE_OF_KEPT) } else { max_age }
+    }
+
+    /// Ends a call before it begins. `limit` is the name of the limit that it exceeds, if any.
+    fn refuse_call(
+        &self,
+        request: &Request<RecvStream>,
+        response: SendResponse<Message>,
+        status: &Status,
+        limit: Option<&str>,
+    ) {
+        let counters = self.options.traffic.of_call(request.uri().path());
+        counters.count_refused(status.code, limit);
+        responder::end_with(response, status);
+    }
+
+    /// Returns true if there is no room for one more connection.
+    fn is_full(&self) -> bool {
+        self.room.available_permits() == 0 && self.newcomers.len() <= KEPT_NEWCOMERS
+    }
+
+    /// Place of one more connection; without room, one of those that are kept for operators.
+    async fn take_place(&self, is_for_operators: bool) -> Option<Place> {
+        if let Some(room) = self.take_room().await {
+            return Some(Place { newcomer: self.newcomers.open(), is_kept: false, _room: room });
+        }
+        if !is_for_operators {
+            return None;
+        }
+        let (room, newcomers) = &self.kept;
+        if room.available_permits() == 0 {
+            newcomers.end_oldest(0);
+        }
+        let room = tokio::time::timeout(ROOM_TIMEOUT, Arc::clone(room).acquire_owned());
+        let room = room.await.ok()?.ok()?;
+        Some(Place { newcomer: newcomers.open(), is_kept: true, _room: room })
+    }
+
     /// Permit for one more connection. The oldest one without an admitted call may be closed for
     /// it.
     async fn take_room(&self) -> Option<OwnedSemaphorePermit> {
@@ -125,6 +179,14 @@ impl<H> Shared<H> {
     }
 }
 
+/// Place among the connections of a server.
+struct Place {
+    newcomer: Entry,
+    /// True if it is kept for operators: all other calls are refused.
+    is_kept: bool,
+    _room: OwnedSemaphorePermit,
+}
+
 struct Open {
     connection: Connection,
     socket: ConnectionSocket,
@@ -133,8 +195,7 @@ struct Open {
     peer: Arc<Peer>,
     /// True if it lacks TLS although the port requires it: all calls are refused.
     lacks_tls: bool,
-    newcomer: Entry,
-    _room: OwnedSemaphorePermit,
+    place: Place,
 }
 
 type Accept = Result<(Request<RecvStream>, SendResponse<Message>), h2::Error>;
@@ -171,16 +232,14 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
     let is_unix = accepted.is_unix();
     let tls = shared.options.tls.as_ref().filter(|_| !is_unix);
     // With TLS, a reason can only be sent after the TLS handshake.
-    if tls.is_none()
-        && shared.room.available_permits() == 0
-        && shared.newcomers.len() <= KEPT_NEWCOMERS
-    {
-        shared.refused.lock().refuse(Socket::from(accepted), address);
-        return None;
-    }
-    let timeout = Instant::now() + HANDSHAKE_TIMEOUT;
+    let is_full = tls.is_none() && shared.is_full();
+    let timeout = Instant::now() + if is_full { NO_ROOM_TIMEOUT } else { HANDSHAKE_TIMEOUT };
     let spoken = tokio::time::timeout_at(timeout, PeerProtocol::recognize(&accepted));
     let Ok(protocol) = spoken.await else {
+        if is_full {
+            shared.refused.lock().refuse(Socket::from(accepted), address);
+            return None;
+        }
         // A peer that has begun TLS could not read an HTTP/2 frame.
         return if tls.is_none() { dismiss(accepted.into()).await } else { None };
     };
@@ -214,15 +273,15 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
     };
     let mut preface_bytes = Vec::new();
     let preface = preface::read_preface(&mut socket, &mut preface_bytes);
-    match tokio::time::timeout_at(timeout, preface).await {
+    let is_for_operators = match tokio::time::timeout_at(timeout, preface).await {
         Ok(read) => read.ok()?,
+        Err(_) if is_full => false,
         Err(_) => return dismiss(socket).await,
-    }
-    let Some(room) = shared.take_room().await else {
+    };
+    let Some(place) = shared.take_place(is_for_operators).await else {
         shared.refused.lock().refuse(socket, address);
         return None;
     };
-    let newcomer = shared.newcomers.open();
     let lacks_tls = tls.is_some() && encryption == Encryption::Cleartext;
     let liveness = Arc::new(Liveness::counted(&shared.options.traffic));
     let limits = shared.options.limits;
@@ -232,20 +291,11 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
     let socket = SharingSocket::new(socket, reading_pause.clone());
     let socket = GatheringSocket::new(WatchedSocket::new(socket, Arc::clone(&liveness)));
     let handshake = begin_http2(&socket, limits, is_unadmitted);
-    let connection = newcomer.or_displaced(handshake).await?;
+    let connection = place.newcomer.or_displaced(handshake).await?;
     match connection {
         Ok(connection) => {
             let peer = Arc::new(Peer::new(address, encryption));
-            Some(Open {
-                connection,
-                socket,
-                reading_pause,
-                liveness,
-                peer,
-                lacks_tls,
-                newcomer,
-                _room: room,
-            })
+            Some(Open { connection, socket, reading_pause, liveness, peer, lacks_tls, place })
         }
         Err(error) => {
             tracing::debug!(peer = %address, %error, "the connection ended");
@@ -313,16 +363,14 @@ async fn serve_streams<H: Handler>(
     opened: Open,
     shared: &Arc<Shared<H>>,
 ) -> std::result::Result<(), h2::Error> {
-    let Open { mut connection, socket, reading_pause, liveness, peer, lacks_tls, newcomer, _room } =
-        opened;
-    let PortOptions { keepalive, tls, outgoing, .. } = &shared.options;
+    let Open { mut connection, socket, reading_pause, liveness, peer, lacks_tls, place } = opened;
+    let Place { newcomer, is_kept, _room } = place;
+    let PortOptions { keepalive, outgoing, .. } = &shared.options;
     let outgoing = OutgoingOfConnection::new(outgoing);
     let unread = UnreadBytes::default();
     let pings = connection.ping_pong().expect("it is taken only here");
     let mut gone = pin!(keepalive.watch(pings, &liveness));
-    let max_age =
-        tls.as_ref().filter(|_| peer.is_encrypted()).and_then(|port| port.max_connection_age);
-    let mut renewal = max_age.map(|age| Instant::now() + age);
+    let mut renewal = shared.max_age(is_kept, &peer).map(|age| Instant::now() + age);
     let mut admissions = Admissions::new(newcomer, shared.is_guarded());
     let mut review = shared.is_guarded().then(|| Instant::now() + REVIEW_INTERVAL);
     let turns = Turns::new();
@@ -343,8 +391,12 @@ async fn serve_streams<H: Handler>(
             }
             () = sleep_until(deadline), if deadline.is_some() => return Ok(()),
             () = sleep_until(renewal), if renewal.is_some() => {
+                // The peer of a kept one may not read this, and others need its place.
+                if is_kept && liveness.open_calls() == 0 {
+                    return leave(connection).await;
+                }
                 connection.graceful_shutdown();
-                renewal = None;
+                renewal = is_kept.then(|| Instant::now() + GRACE);
                 continue;
             }
             departure = admissions.must_go(GRACE) => match departure {
@@ -356,15 +408,10 @@ async fn serve_streams<H: Handler>(
                 Departure::Over => return Ok(()),
             },
             () = sleep_until(review), if review.is_some() && deadline.is_none() => {
-                let is_good = admissions.holds(|admission| shared.handler.still_admits(admission))
-                    && !peer.has_expired(SystemTime::now());
                 review = Some(Instant::now() + REVIEW_INTERVAL);
-                if !is_good {
-                    let peer = peer.name().trim_start_matches("client ");
-                    tracing::info!(
-                        peer,
-                        "closed a connection: its token or certificate has expired or was removed"
-                    );
+                let still_admits = |admission: &_| shared.handler.still_admits(admission);
+                if !admissions.holds(still_admits) || peer.has_expired(SystemTime::now()) {
+                    log_expiry(&peer);
                     connection.graceful_shutdown();
                     deadline = Some(Instant::now() + GRACE);
                 }
@@ -379,10 +426,7 @@ async fn serve_streams<H: Handler>(
         let (request, response) = stream?;
         liveness.identify(request.headers().get(header::USER_AGENT));
         if lacks_tls {
-            let status = wants_tls();
-            let counters = shared.options.traffic.of_call(request.uri().path());
-            counters.count_refused(status.code, None);
-            responder::end_with(response, &status);
+            shared.refuse_call(&request, response, &wants_tls(), None);
             continue;
         }
         let authorization = request.headers().get(header::AUTHORIZATION);
@@ -390,6 +434,13 @@ async fn serve_streams<H: Handler>(
         let authorization = authorization.map(|value| value.to_str().unwrap_or_default());
         let (caller, admission) =
             shared.handler.identify(request.uri().path(), &peer, authorization);
+        if is_kept && !shared.handler.is_for_operators(request.uri().path(), &caller) {
+            let status = shared.refused.lock().status();
+            shared.refuse_call(&request, response, &status, Some("connections"));
+            connection.graceful_shutdown();
+            deadline = deadline.or_else(|| Some(Instant::now() + GRACE));
+            continue;
+        }
         if let Some(admission) = admission
             && admissions.admit(admission)
         {
@@ -411,6 +462,14 @@ async fn serve_streams<H: Handler>(
             tokio::task::yield_now().await;
         }
     }
+}
+
+fn log_expiry(peer: &Peer) {
+    let peer = peer.name().trim_start_matches("client ");
+    tracing::info!(
+        peer,
+        "closed a connection: its token or certificate has expired or was removed"
+    );
 }
 
 /// The next call. In a pause the socket is read once all calls that were read have begun. `begun`
@@ -466,9 +525,7 @@ fn begin_call<H: Handler>(
         Ok(counted) => counted,
         Err(error) => {
             let status = Status::from_error(&error);
-            let counters = shared.options.traffic.of_call(request.uri().path());
-            counters.count_refused(status.code, error.limit());
-            return responder::end_with(response, &status);
+            return shared.refuse_call(&request, response, &status, error.limit());
         }
     };
     let call = liveness.open_call();

@@ -215,6 +215,7 @@ pub async fn serve<H: Handler>(
         refused: Mutex::new(RefusedConnections::new(limits.connections, &options.traffic)),
         handshakes: Handshakes::new(max_files()),
         newcomers: Arc::default(),
+        kept: (Arc::new(Semaphore::new(connection::KEPT_FOR_OPERATORS)), Arc::default()),
         unadmitted: UnadmittedCalls::default(),
         files: Arc::new(Files::default()),
         options,

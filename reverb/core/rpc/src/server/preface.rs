@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::authority::PlainAuthority;
+use crate::framing::FOR_OPERATORS;
 
 /// First bytes of every HTTP/2 client (RFC 9113, section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -23,13 +24,28 @@ pub(super) struct WithPreface<S> {
 }
 
 /// Reads the client preface of HTTP/2, or as much of it as matches; h2 reports anything else.
+/// Returns true if the client asks for a connection that is kept for operators.
 /// Cancel safe: bytes that were read are in `bytes`.
 pub(super) async fn read_preface<S: AsyncRead + Unpin>(
     socket: &mut S,
     bytes: &mut Vec<u8>,
+) -> io::Result<bool> {
+    read_matching(socket, FOR_OPERATORS, bytes).await?;
+    let is_for_operators = bytes == FOR_OPERATORS;
+    if is_for_operators {
+        bytes.clear();
+    }
+    read_matching(socket, PREFACE, bytes).await?;
+    Ok(is_for_operators)
+}
+
+async fn read_matching<S: AsyncRead + Unpin>(
+    socket: &mut S,
+    expected: &[u8],
+    bytes: &mut Vec<u8>,
 ) -> io::Result<()> {
-    while bytes.len() < PREFACE.len() && PREFACE.starts_with(bytes) {
-        let missing = (PREFACE.len() - bytes.len()) as u64;
+    while bytes.len() < expected.len() && expected.starts_with(bytes) {
+        let missing = (expected.len() - bytes.len()) as u64;
         if socket.take(missing).read_buf(bytes).await? == 0 {
             break;
         }
@@ -106,14 +122,17 @@ mod tests {
     #[tokio::test]
     async fn the_preface_is_read_once_more_and_nothing_else() {
         let said = [PREFACE, b"and so on"].concat();
-        for step in [1, 5, 24, 100] {
+        for (step, before) in
+            [1, 5, 24, 100].into_iter().flat_map(|step| [(step, &b""[..]), (step, FOR_OPERATORS)])
+        {
             let (mut near, mut far) = tokio::io::duplex(step);
-            let theirs = said.clone();
+            let theirs = [before, &said].concat();
             let say = tokio::spawn(async move {
                 tokio::io::AsyncWriteExt::write_all(&mut near, &theirs).await.unwrap();
             });
             let mut bytes = Vec::new();
-            read_preface(&mut far, &mut bytes).await.unwrap();
+            let is_for_operators = read_preface(&mut far, &mut bytes).await.unwrap();
+            assert_eq!(is_for_operators, !before.is_empty());
             assert_eq!(bytes, PREFACE);
             let mut heard = Vec::new();
             WithPreface::new(far, bytes, true).read_to_end(&mut heard).await.unwrap();

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 
 use super::graceful_close;
 use super::traffic::Traffic;
+use crate::status::{Code, Status};
 
 /// Maximum number of connections that are sent a reason at the same time. More are closed without
 /// one.
@@ -25,6 +26,7 @@ const GOAWAY: u8 = 7;
 /// Refuses connections. Only a few are open at a time, and none for long.
 pub(super) struct RefusedConnections {
     limit: usize,
+    reason: String,
     goaway: Vec<u8>,
     in_progress: JoinSet<()>,
     traffic: Arc<Traffic>,
@@ -33,14 +35,27 @@ pub(super) struct RefusedConnections {
 impl RefusedConnections {
     /// Refusals of a server that accepts `limit` connections.
     pub(super) fn new(limit: usize, traffic: &Arc<Traffic>) -> Self {
-        let text =
+        let reason =
             format!("Limits.connections is {}, and as many clients are connected", grouped(limit));
         Self {
             limit,
-            goaway: goaway(h2::Reason::ENHANCE_YOUR_CALM, &text),
+            goaway: goaway(h2::Reason::ENHANCE_YOUR_CALM, &reason),
+            reason,
             in_progress: JoinSet::new(),
             traffic: Arc::clone(traffic),
         }
+    }
+
+    /// Answer to a call of somebody else on a connection that is kept for operators.
+    pub(super) fn status(&self) -> Status {
+        Status::new(
+            Code::Unavailable,
+            format!(
+                "{}. This connection is kept for calls by which operators see and steer the server, \
+                 and the caller must have the right to them.",
+                self.reason
+            ),
+        )
     }
 
     /// Closes a connection, after sending it the reason if there are not too many of them.

@@ -195,6 +195,11 @@ impl Authentication {
 }
 
 impl Identity {
+    /// True if the caller may make a request of this kind.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.0.is_ok()
+    }
+
     /// The caller, after the checks.
     ///
     /// # Errors

@@ -44,6 +44,10 @@ impl Handler for Service {
         self.authentication.identify(path, peer, authorization)
     }
 
+    fn is_for_operators(&self, path: &str, caller: &Identity) -> bool {
+        rows::is_for_operators(path) && caller.is_admitted()
+    }
+
     fn still_admits(&self, admission: &Admission) -> bool {
         self.authentication.still_admits(admission)
     }

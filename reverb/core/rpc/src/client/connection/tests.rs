@@ -90,8 +90,10 @@ async fn connect(keepalive: Keepalive) -> (Arc<Peer>, Connection) {
     let (ours, theirs) = duplex(1 << 16);
     let peer = Arc::new(Peer::default());
     tokio::spawn(Arc::clone(&peer).serve(theirs));
-    let connection =
-        server().establish(Driver::new(MovableSocket::closed()), ours, keepalive).await.unwrap();
+    let connection = server()
+        .establish(Driver::new(MovableSocket::closed()), ours, keepalive, &[])
+        .await
+        .unwrap();
     (peer, connection)
 }
 
@@ -216,7 +218,7 @@ async fn a_server_without_room_gives_its_reason() {
         let (ours, mut theirs) = duplex(1 << 16);
         theirs.write_all(&[&first_words[..], &graceful_close].concat()).await.unwrap();
         let error = server()
-            .establish(Driver::new(MovableSocket::closed()), ours, Keepalive::default())
+            .establish(Driver::new(MovableSocket::closed()), ours, Keepalive::default(), &[])
             .await
             .err()
             .unwrap();
@@ -234,7 +236,7 @@ async fn a_peer_that_closes_while_connecting_is_reported_as_closed() {
         let _ = theirs.read_exact(&mut [0; 24]).await;
     });
     let error = server()
-        .establish(Driver::new(MovableSocket::closed()), ours, Keepalive::default())
+        .establish(Driver::new(MovableSocket::closed()), ours, Keepalive::default(), &[])
         .await
         .err()
         .unwrap();
