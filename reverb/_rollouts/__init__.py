@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables whose items have rollouts: what both ends know of them."""
+"""Tables whose items grow: what both ends know of them. Design: `docs/design/rollouts.md`."""

@@ -133,9 +133,9 @@ class Job:
         for step in self.steps()[-2:]:
             os.kill(step["pid"], number)
 
-    def ended(self) -> tuple[int, str]:
+    def ended(self, deadline_s: float = DEADLINE_S) -> tuple[int, str]:
         """Waits for the end of the job; returns its code and what it has printed."""
-        out, _ = self.process.communicate(timeout=DEADLINE_S)
+        out, _ = self.process.communicate(timeout=deadline_s)
         return self.process.returncode, out
 
     def close(self) -> None:
@@ -264,6 +264,7 @@ def test_a_bad_config_ends_the_job(start):
     assert "shard 0 cannot run with its options" in out
 
 
+@pytest.mark.timeout(300)
 def test_a_server_whose_start_is_refused_stays_down(start, tmp_path):
     """Otherwise the job would try for ever, and nobody would look."""
     disk = tmp_path / "local disk"
@@ -277,7 +278,8 @@ def test_a_server_whose_start_is_refused_stays_down(start, tmp_path):
     (tmp_path / "bin").rename(tmp_path / "old")
     (tmp_path / "steps").unlink()
     job = start(REPLAY_STORE=str(disk))
-    code, out = job.ended()
+    # Six starts of an interpreter, one after the other.
+    code, out = job.ended(6 * DEADLINE_S)
     assert code == 1, out
     assert len(job.steps()) == 6
     for index in range(2):

@@ -541,7 +541,7 @@ mod tests {
                 Ok(InsertStream {
                     sink,
                     confirmations,
-                    refused: Default::default(),
+                    refused: Arc::default(),
                     shard: None,
                     server: None,
                 })

@@ -187,7 +187,7 @@ impl Transport for FakeServer {
             Ok(InsertStream {
                 sink,
                 confirmations,
-                refused: Default::default(),
+                refused: Arc::default(),
                 shard: None,
                 server: None,
             })

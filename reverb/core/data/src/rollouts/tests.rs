@@ -139,7 +139,7 @@ fn settings_are_checked() {
 #[test]
 fn the_backlog_is_that_of_the_batches_ahead_and_the_one_that_is_trained() {
     let backlog = |ahead, max_staleness, items_per_version| {
-        RolloutSettings { ahead, max_staleness, items_per_version, ..settings() }.backlog()
+        RolloutSettings { ahead, items_per_version, max_staleness, ..settings() }.backlog()
     };
     assert_eq!(backlog(None, None, None), None);
     assert_eq!(backlog(None, Some(2), None), None);

@@ -105,6 +105,11 @@ impl TakeQueue {
         std::mem::take(&mut self.waiting).into_values().flatten().map(|waiting| waiting.answer)
     }
 
+    /// The request that has waited longest.
+    pub(super) fn oldest_request(&self) -> Option<TakeRequest> {
+        self.waiting.values().flatten().min_by_key(|it| it.since).map(|it| it.request)
+    }
+
     /// Longest wait of a request.
     pub(super) fn oldest(&self, now: Instant) -> Option<Duration> {
         let since = self.waiting.values().flatten().map(|waiting| waiting.since).min()?;
@@ -171,7 +176,8 @@ impl Table {
             if is_partial && there > 0 && shared.queues.paused.samples.is_none() {
                 return shared.state.take_growing(takes, there, lease, now);
             }
-            Err(shared.take_timeout(num))
+            let why = shared.why_take_waits(request);
+            Err(Error::rate_limiter_timeout(&format!("Table {}: {why}", self.name())))
         })?
     }
 
@@ -287,15 +293,4 @@ impl Drop for Leaves<'_> {
 
 fn replaced() -> Error {
     Error::cancelled("The lease was given up, or taken by a later request.")
-}
-
-impl Shared {
-    /// Error of a take that times out.
-    fn take_timeout(&self, num: usize) -> Error {
-        let ready = self.state.num_takable(Takes::Ready);
-        Error::rate_limiter_timeout(&format!(
-            "Table {}: {ready} of {num} items are ready.",
-            self.config.name
-        ))
-    }
 }

@@ -190,8 +190,8 @@ impl WaitQueues {
     /// Longest wait of a sample request. The first one need not wait for the longest time: those
     /// that time out and come again are behind it.
     pub(super) fn oldest_sample(&self, now: Instant) -> Option<Duration> {
-        let since = self.samples.iter().map(|request| request.since).min()?;
-        Some(now.saturating_duration_since(since))
+        let since = self.samples.iter().map(|request| request.since).min();
+        since.map(|since| now.saturating_duration_since(since)).max(self.takes.oldest(now))
     }
 
     /// Activity of the table while no request can be served.

@@ -12,7 +12,9 @@ use reverb_base::figures::{Bound, count, plural};
 use reverb_base::{Error, byte_size};
 use reverb_data::RateLimiterConfig;
 
+use super::rollouts::{Rollouts, Takes};
 use super::state::Batch;
+use super::takes::TakeRequest;
 use super::wait_queues::RequestId;
 use super::{ChangedBy, Forecast, Shared};
 use crate::rate_limiter::RateLimiter;
@@ -57,6 +59,8 @@ pub enum WaitReason {
         /// Number of steps of an item that has such a window.
         steps: u32,
     },
+    /// Items with rollouts are not far enough, or too many are there. A clause with the numbers.
+    Rollouts(String),
     /// The call is allowed, but earlier requests are blocked.
     Queued {
         /// Number of earlier requests.
@@ -169,6 +173,7 @@ impl WaitReason {
             Self::Paused(by) => format!("paused by {by}"),
             Self::Never(_) | Self::NoWindow { .. } | Self::Queued { .. } => self.to_string(),
             Self::Disk { lag } => journal_behind(None, *lag, None),
+            Self::Rollouts(why) => why.clone(),
             Self::TableFull { bytes, max_bytes } => format!(
                 "the table holds {} of {} (max_bytes, when_full=\"wait\")",
                 byte_size::describe(*bytes),
@@ -197,6 +202,10 @@ impl fmt::Display for WaitReason {
                 write!(f, "{why} An item of at least {steps} allows the next sample.")
             }
             Self::Disk { .. } => write!(f, "An insert waits for the disk: {}.", cause()),
+            Self::Rollouts(why) => {
+                let (first, rest) = why.split_at(why.chars().next().map_or(0, char::len_utf8));
+                write!(f, "{}{rest}.", first.to_uppercase())
+            }
             Self::TableFull { .. } => write!(
                 f,
                 "Inserts wait for memory: {}. Items leave by sampling (max_times_sampled), deletes \
@@ -235,6 +244,9 @@ impl Shared {
         if !limiter.can_insert(1) {
             return Some(WaitReason::held(limiter, Limit::MaxDiff, limiter.missing_samples()));
         }
+        if let Some(why) = state.why_no_place() {
+            return Some(WaitReason::Rollouts(why));
+        }
         let has_room = queues.next_insert().is_none_or(|item| state.has_room_for(item));
         (!has_room).then(|| WaitReason::TableFull {
             bytes: state.account().bytes(),
@@ -245,7 +257,29 @@ impl Shared {
     /// Reason of the first sample request in the queue; if it is empty, of a request for one
     /// sample.
     pub(super) fn why_sample_waits(&self) -> Option<WaitReason> {
+        if let (0, Some(request)) =
+            (self.queues.queued_samples(), self.queues.takes.oldest_request())
+            && self.queues.paused.samples.is_none()
+        {
+            return Some(self.why_take_waits(request));
+        }
         self.why_waits_at(0)
+    }
+
+    /// Reason of a take.
+    pub(super) fn why_take_waits(&self, TakeRequest { takes, num, .. }: TakeRequest) -> WaitReason {
+        let there = self.state.num_takable(takes);
+        let info = self.state.rollouts().map(Rollouts::info).unwrap_or_default();
+        let what = match takes {
+            Takes::Ready => "ready",
+            Takes::Open => "open and free",
+            Takes::Lacking(_) => "settled, free and without the column",
+        };
+        WaitReason::Rollouts(format!(
+            "{there} of {num} items are {what}; of all there, {} are open, {} are settled, {} are \
+             ready, and clients hold {}; {} were taken since version {} was set",
+            info.open, info.settled, info.ready, info.leased, info.taken, info.version
+        ))
     }
 
     /// Error of a sample request that times out.

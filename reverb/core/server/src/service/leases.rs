@@ -42,11 +42,6 @@ impl Holders {
         Self { grace, open: Mutex::default() }
     }
 
-    /// Name of a client that holds items.
-    pub(crate) fn name_of(&self, holder: u64) -> Option<Arc<str>> {
-        self.open.lock().get(&holder).map(|it| Arc::clone(&it.client))
-    }
-
     /// # Errors
     ///
     /// `FailedPrecondition` if the client has no open stream: its leases would end at once.
@@ -119,11 +114,10 @@ impl Service {
     /// `Unavailable` while the server drains.
     pub(crate) fn hold_leases(
         self: &Arc<Self>,
-        request: &HoldLeasesRequest,
+        HoldLeasesRequest { holder }: HoldLeasesRequest,
         client: Arc<str>,
     ) -> Result<LeaseHold> {
         self.drain.check()?;
-        let holder = request.holder;
         let mut open = self.holders.open.lock();
         if open.values().all(|it| it.num_streams == 0) {
             tokio::spawn(end_late_holds(Arc::downgrade(self)));
@@ -167,7 +161,7 @@ pub(crate) async fn run(
         Error::invalid_argument("The call has no message; it must begin with one.")
     })?;
     let request: HoldLeasesRequest = decode(request)?;
-    let hold = service.hold_leases(&request, responder.client().into())?;
+    let hold = service.hold_leases(request, responder.client().into())?;
     responder.send_now(Message::encode(&HoldLeasesResponse {}))?;
     tokio::select! {
         biased;

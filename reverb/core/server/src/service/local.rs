@@ -280,7 +280,7 @@ impl Transport for LocalTransport {
                     Held::RateLimiter(service.hold_limiter(&request, by)?)
                 }
                 HoldRequest::Leases(request) => {
-                    Held::Leases(service.hold_leases(&request, by.client)?)
+                    Held::Leases(service.hold_leases(request, by.client)?)
                 }
             };
             let service = self.service.clone();

@@ -157,12 +157,15 @@ pub fn encode_confirmation(keys: &[u64], refused: &[(u64, Refusal)]) -> Message 
     builder.finish()
 }
 
+/// Keys of confirmed items, and those of them that were refused.
+pub type Confirmed = (Vec<u64>, Vec<(u64, Refusal)>);
+
 /// Decodes the keys of a confirmation, and those of them that were refused.
 ///
 /// # Errors
 ///
 /// `InvalidArgument` if it is malformed, or if nearly all of its keys are tiny.
-pub fn decode_confirmation(message: &[u8]) -> Result<(Vec<u64>, Vec<(u64, Refusal)>)> {
+pub fn decode_confirmation(message: &[u8]) -> Result<Confirmed> {
     let mut keys = Vec::new();
     let mut refused = Vec::new();
     decoded_size::check(message.len(), packed_len(message) * size_of::<u64>())?;

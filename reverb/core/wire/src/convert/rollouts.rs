@@ -159,17 +159,13 @@ pub fn to_change(message: &[u8]) -> Result<ItemChange> {
         .map_err(|error| Error::invalid_argument(format!("Malformed message: {error}.")))?;
     let parts: Arc<[Part]> = message.parts.iter().map(to_part).collect();
     let rollouts = message.rollouts.iter().map(to_rollout).collect();
-    Ok(match message.opens {
-        Some(parts::Opening { name, after }) => {
-            let (name, after) = (name.into(), after.map(Into::into));
-            ItemChange::Opens(Opening { name, after, parts, rollouts })
-        }
-        None => {
-            let lease = message.lease.as_ref();
-            let lease = lease.map(|lease| to_lease(Some(lease))).transpose()?;
-            ItemChange::Grows(Growth { parts, rollouts, lease, overwrites: message.overwrites })
-        }
-    })
+    if let Some(parts::Opening { name, after }) = message.opens {
+        let (name, after) = (name.into(), after.map(Into::into));
+        return Ok(ItemChange::Opens(Opening { name, after, parts, rollouts }));
+    }
+    let lease = message.lease.as_ref().map(|lease| to_lease(Some(lease))).transpose()?;
+    let overwrites = message.overwrites;
+    Ok(ItemChange::Grows(Growth { parts, rollouts, lease, overwrites }))
 }
 
 /// The message for an item in a checkpoint, without its columns.

@@ -66,13 +66,41 @@ impl TableState {
             Some(ItemChange::Opens(opening)) => rollouts.named(&opening.name).is_some(),
             _ => false,
         };
-        // Where items are trained more than once, the remover makes room.
-        let has_room = rollouts.len() < self.max_size
-            || (self.max_times_sampled < 1 && self.contents.items.len() > 0);
         is_known
             || rollouts.was_inserted(item.key)
             || rollouts.get(item.key).is_some()
-            || (has_room && rollouts.has_backlog_room())
+            || (rollouts.has_backlog_room() && self.has_room_for_one_more(rollouts))
+    }
+
+    /// True if `max_size` allows one more. Where items are trained more than once, the remover makes
+    /// room.
+    fn has_room_for_one_more(&self, rollouts: &Rollouts) -> bool {
+        rollouts.len() < self.max_size
+            || (self.max_times_sampled < 1 && self.contents.items.len() > 0)
+    }
+
+    /// Why no new item has a place, as a clause; `None` if it has.
+    pub(in crate::table) fn why_no_place(&self) -> Option<String> {
+        let rollouts = self.rollouts()?;
+        let RolloutsInfo { open, settled, ready, taken, version, backlog, .. } = rollouts.info();
+        let settings = rollouts.settings();
+        if let Some(most) = settings.backlog().filter(|most| backlog >= *most) {
+            return Some(format!(
+                "the backlog is full, {backlog} of {most} (ahead {}, {} items a version): {open} \
+                 open, {settled} settled, {ready} ready, {taken} taken since version {version} was \
+                 set",
+                settings.ahead.or(settings.max_staleness).unwrap_or_default(),
+                settings.items_per_version.unwrap_or_default(),
+            ));
+        }
+        (!self.has_room_for_one_more(rollouts)).then(|| {
+            format!(
+                "the table has {} of {} items (max_size): {open} open, {settled} settled, {ready} \
+                 ready",
+                rollouts.len(),
+                self.max_size
+            )
+        })
     }
 
     /// Inserts an item into a table with rollouts.
@@ -117,36 +145,33 @@ impl TableState {
         self.contents.account.add_bytes(GROWING_BYTES);
         self.statistics.inserts += 1;
         self.statistics.last_insert_ns = now_ns;
-        match opening {
-            Some(opening) => {
-                let Opening { name, parts, mut rollouts, .. } = opening;
-                for rollout in &mut rollouts {
-                    rollout.versions = rollout.versions.or_of_table(version);
-                }
-                rollouts.sort_by_key(|rollout| rollout.number);
-                let growing = Growing {
-                    name,
-                    order: 0,
-                    stage: Stage::Open,
-                    attempts: 0,
-                    opened_at: None,
-                    rollouts,
-                    pieces: Vec::new(),
-                    columns: Box::default(),
-                    sequences: Arc::new([]),
-                    values,
-                    lease: None,
-                };
-                self.growing().add(key, growing);
-                self.add_piece(key, Piece { trajectory, parts });
-                self.advance(key);
-                self.evict_surplus();
-            }
-            None => {
-                self.growing().add(key, whole(version, &trajectory, values));
-                self.enter(key, trajectory, true);
-            }
+        let Some(opening) = opening else {
+            self.growing().add(key, whole(version, &trajectory, values));
+            self.enter(key, trajectory, true);
+            return None;
+        };
+        let Opening { name, parts, mut rollouts, .. } = opening;
+        for rollout in &mut rollouts {
+            rollout.versions = rollout.versions.or_of_table(version);
         }
+        rollouts.sort_by_key(|rollout| rollout.number);
+        let growing = Growing {
+            name,
+            order: 0,
+            stage: Stage::Open,
+            attempts: 0,
+            opened_at: None,
+            rollouts,
+            pieces: Vec::new(),
+            columns: Box::default(),
+            sequences: Arc::new([]),
+            values,
+            lease: None,
+        };
+        self.growing().add(key, growing);
+        self.add_piece(key, Piece { trajectory, parts });
+        self.advance(key);
+        self.evict_surplus();
         None
     }
 
@@ -198,12 +223,11 @@ impl TableState {
         let holder = by.map(|id| id.holder);
         let Some(item) = self.growing().get(key) else { return Ok(self.refuse(piece)) };
         let is_others = item.holder().is_some_and(|it| Some(it) != holder);
-        let is_late = match rollouts.is_empty() {
-            true => item.stage != Stage::Settled,
+        let is_late = if rollouts.is_empty() {
+            item.stage != Stage::Settled
+        } else {
             // A rollout that is there already may come again, also when the item has gone on.
-            false => {
-                item.stage != Stage::Open && !rollouts.iter().all(|it| is_final(item, it.number))
-            }
+            item.stage != Stage::Open && !rollouts.iter().all(|it| is_final(item, it.number))
         };
         if is_others || is_late {
             return Ok(self.refuse(piece));
@@ -441,8 +465,8 @@ impl TableState {
             let rollouts = self.growing();
             // What a learner has is left to it.
             let is_taken = |it: &Growing| it.stage == Stage::Ready && it.lease.is_some();
-            let is_stale = |it: &&Growing| !is_taken(it) && rollouts.is_stale(it);
-            if rollouts.get(key).filter(is_stale).is_some() {
+            let is_stale = |it: &Growing| !is_taken(it) && rollouts.is_stale(it);
+            if rollouts.get(key).is_some_and(is_stale) {
                 self.become_stale(key);
             }
         }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Limits of a table in items and bytes: checks, evictions, and changes of the limits.
 
+use std::sync::Arc;
+
 use reverb_data::{MemoryConfig, NewItem, StoredItem, TableConfig, Trajectory, WhenFull};
 
 use super::{Contents, REMOVAL_BYTES, TableState};
@@ -79,6 +81,11 @@ impl TableState {
         self.contents.sampler.configure(&config.sampler);
         self.contents.items.set_limit(config.max_size as usize + 1);
         self.limit_to_what_is_there(config);
+        if let (Some(rollouts), Some(settings)) = (self.rollouts_mut(), &config.rollouts)
+            && rollouts.settings() != settings
+        {
+            rollouts.configure(Arc::clone(settings));
+        }
         if *self.limiter.config() != config.rate_limiter {
             self.limiter.configure(config.rate_limiter);
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reverb_base::{Error, ErrorKind, Result};
+use reverb_base::{Error, Result};
 use reverb_data::rollouts::Stage;
 use reverb_engine::{Table, TakeRequest as EngineRequest, Taken, Takes};
 use reverb_wire::convert::rollouts::{from_part, from_rollout, to_lease, to_rollout};
