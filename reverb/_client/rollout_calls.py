@@ -108,12 +108,12 @@ class Calls:
             fetched = self._fetch_rows(table, np.array(key, np.uint64), None)
             item = taken.open_item(fetched)
         except BaseException:
-            self._client.give_up_lease(table, taken.lease[1])
+            taken.give_up(self._client)
             raise
         try:
             yield item
         except BaseException:
-            self._client.give_up_lease(table, taken.lease[1])
+            taken.give_up(self._client)
             raise
         settle = settle_fields(table, taken.lease, None, False)
         with contextlib.suppress(ReverbError):
@@ -225,7 +225,7 @@ class Calls:
             try:
                 batch = self.fetch_rollouts(batch, columns)
             except BaseException:
-                self._client.give_up_lease(table, taken.lease[1])
+                taken.give_up(self._client)
                 raise
         if ack:
             self.ack(batch)
@@ -290,7 +290,9 @@ class Calls:
         Raises:
           UnavailableError: If no server answers.
         """
-        settle = settle_fields(batch.table, batch.lease, batch.chosen(keys), True)
+        # By their keys, because the lease may have ended: then they are trained all the same.
+        chosen = batch.chosen(batch.info.key if keys is None else keys)
+        settle = settle_fields(batch.table, batch.lease, chosen, True)
         return held_by_others(self._client.call(*request_of("Settle", **settle)))
 
     def release(self, batch: RolloutBatch, keys: object = None) -> None:

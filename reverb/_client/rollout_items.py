@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Items with rollouts in calls of both clients: what they send, and what they have taken."""
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from reverb.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
+    ReverbError,
     TableNotFoundError,
 )
 from reverb.replay_sample import ReplayBatch
@@ -397,6 +399,11 @@ class Taken:
         self.lease = (holder, number)
         self.items = list(response.items)
         self.version = response.version
+
+    def give_up(self, client: Any) -> None:
+        """Lets the core give the items back some time; a client that is closed has none."""
+        with contextlib.suppress(ReverbError):
+            client.give_up_lease(self.columns.table, self.lease[1])
 
     def check_open(self) -> None:
         """Raises DeadlineExceededError if there is no item."""
