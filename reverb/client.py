@@ -37,6 +37,7 @@ from reverb._client.rollout_items import (
     OpenItem,
     Taken,
     accepted,
+    all_of,
     fetch_request,
     held_by_others,
     opening,
@@ -1035,7 +1036,8 @@ class Client:
           SignatureMismatchError: If a column does not match the signature.
           UnavailableError: If no server answers.
         """
-        return not self._change_items(item.growth(sequences, rollout, version, partial))
+        with item.making(rollout, partial) as number:
+            return not self._change_items(item.growth(sequences, number, version, partial))
 
     def fail_rollout(self, item: OpenItem, rollout: int, reason: str) -> bool:
         """Says that a rollout of an open item will not be made.
@@ -1054,8 +1056,9 @@ class Client:
           InvalidArgumentError: If there is no such rollout.
           UnavailableError: If no server answers.
         """
-        failed = request_of("FailRollout", **item.failure(rollout, reason))
-        return accepted(self._client.call(*failed))
+        with item.making(check_integer("rollout", rollout), False) as number:
+            failed = request_of("FailRollout", **item.failure(number, reason))
+            return accepted(self._client.call(*failed))
 
     def take(
         self,
@@ -1224,7 +1227,7 @@ class Client:
     def _fetch_rows(self, table: str, keys: np.ndarray, indices: list[int] | None) -> ReplayBatch:
         """Returns the items of these keys, packed, as a flat batch."""
         request = fetch_request(table, len(keys), indices)
-        return request.flat_batch(self._client.fetch(request, keys))
+        return all_of(table, keys, request.flat_batch(self._client.fetch(request, keys)))
 
     def trajectory_writer(
         self,

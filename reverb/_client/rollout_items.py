@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Items with rollouts in calls of both clients: what they send, and what they have taken."""
 
+import bisect
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 from reverb._checks.arguments import check_at_least, check_integer, check_table, check_timeout_ms
 from reverb._client.batch_request import BatchRequest
 from reverb._rollouts.settings import RolloutsInfo, column_names
-from reverb.core import protos
+from reverb.core import native, protos
 from reverb.errors import (
+    DataLossError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -31,6 +33,7 @@ __all__ = [
     "Parts",
     "Taken",
     "accepted",
+    "all_of",
     "fetch_request",
     "held_by_others",
     "opening",
@@ -249,6 +252,11 @@ def opening(
         name = np.random.default_rng().bytes(12).hex()
     parts = Parts(columns)
     parts.add_item(data)
+    if missing := sorted(columns.of_items - data.keys()):
+        raise InvalidArgumentError(
+            f"An item of table {columns.table} needs its columns {', '.join(sorted(columns.of_items))}, "
+            f"this one lacks {', '.join(missing)}."
+        )
     message = protos.ItemChange()
     message.opens.name = name
     if after is not None:
@@ -316,29 +324,34 @@ class OpenItem:
         """Name of its table."""
         return self._columns.table
 
-    def growth(
-        self, sequences: object, rollout: int | None, version: object, partial: bool
-    ) -> Changes:
-        """Returns the insert of a rollout, whose number is not missing from then on."""
+    @contextlib.contextmanager
+    def making(self, rollout: int | None, partial: bool) -> Iterator[int]:
+        """Yields the number of a rollout, which is not missing from then on, unless that fails."""
         number = self._number(rollout)
+        is_missing = number in self.missing and not partial
+        if is_missing:
+            self.missing.remove(number)
+        try:
+            yield number
+        except BaseException:
+            if is_missing:
+                bisect.insort(self.missing, number)
+            raise
+
+    def growth(self, sequences: object, number: int, version: object, partial: bool) -> Changes:
+        """Returns the insert of a rollout."""
         parts = Parts(self._columns)
         for at, sequence in enumerate(_sequences_of(sequences)):
             parts.add_sequence(number, at, sequence)
         message = protos.ItemChange(lease=self.lease_message())
         versions = _versions(self.version if version is None else version)
         message.rollouts.add(number=number, is_partial=bool(partial), **versions)
-        change = parts.into(Change(self.key, 1.0), message)
-        if not partial and number in self.missing:
-            self.missing.remove(number)
-        return Changes(self.table, [change])
+        return Changes(self.table, [parts.into(Change(self.key, 1.0), message)])
 
-    def failure(self, rollout: int, reason: str) -> dict[str, object]:
+    def failure(self, number: int, reason: str) -> dict[str, object]:
         """Returns the fields of a call that says that a rollout will not be made."""
-        number = self._number(check_integer("rollout", rollout))
         if not isinstance(reason, str):
             raise TypeError(f"reason must be a str, got {type_name(reason)}")
-        if number in self.missing:
-            self.missing.remove(number)
         failed = protos.Rollout(number=number, failed=reason)
         lease = self.lease_message()
         return {"table": self.table, "key": self.key, "lease": lease, "rollout": failed}
@@ -400,7 +413,7 @@ class Taken:
         self.items = list(response.items)
         self.version = response.version
 
-    def give_up(self, client: Any) -> None:
+    def give_up(self, client: native.Client | native.AsyncClient) -> None:
         """Lets the core give the items back some time; a client that is closed has none."""
         with contextlib.suppress(ReverbError):
             client.give_up_lease(self.columns.table, self.lease[1])
@@ -451,6 +464,21 @@ def fetch_request(table: str, num_keys: int, indices: list[int] | None) -> Batch
     if indices is not None:
         packed.limit_to_columns(indices)
     return packed
+
+
+def all_of(table: str, keys: np.ndarray, fetched: ReplayBatch) -> ReplayBatch:
+    """Returns what was fetched, if all items are there.
+
+    Raises:
+      DataLossError: If one has left.
+    """
+    gone = np.setdiff1d(keys, fetched.info.key)
+    if len(gone):
+        raise DataLossError(
+            f"{len(gone)} of {len(keys)} items have left table {table} (deleted, or reset): keys "
+            f"{', '.join(map(str, gone[:3]))}{', ...' if len(gone) > 3 else ''}."
+        )
+    return fetched
 
 
 def _first(column: object) -> np.ndarray:

@@ -32,6 +32,7 @@ from reverb._client.rollout_items import (
     OpenItem,
     Taken,
     accepted,
+    all_of,
     fetch_request,
     held_by_others,
     opening,
@@ -1018,7 +1019,8 @@ class Client:
           SignatureMismatchError: If a column does not match the signature.
           UnavailableError: If no server answers.
         """
-        return not await self._change_items(item.growth(sequences, rollout, version, partial))
+        with item.making(rollout, partial) as number:
+            return not await self._change_items(item.growth(sequences, number, version, partial))
 
     async def fail_rollout(self, item: OpenItem, rollout: int, reason: str) -> bool:
         """Says that a rollout of an open item will not be made.
@@ -1037,8 +1039,9 @@ class Client:
           InvalidArgumentError: If there is no such rollout.
           UnavailableError: If no server answers.
         """
-        failed = request_of("FailRollout", **item.failure(rollout, reason))
-        return accepted(await self._call(_Core.call, *failed))
+        with item.making(check_integer("rollout", rollout), False) as number:
+            failed = request_of("FailRollout", **item.failure(number, reason))
+            return accepted(await self._call(_Core.call, *failed))
 
     async def take(
         self,
@@ -1209,7 +1212,7 @@ class Client:
     ) -> ReplayBatch:
         """Returns the items of these keys, packed, as a flat batch."""
         request = fetch_request(table, len(keys), indices)
-        return request.flat_batch(await self._call(_Core.fetch, request, keys))
+        return all_of(table, keys, request.flat_batch(await self._call(_Core.fetch, request, keys)))
 
     def trajectory_writer(
         self,
