@@ -53,6 +53,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/memory.md",
         "docs/howto/prioritized.md",
         "docs/howto/reading.md",
+        "docs/howto/rollouts.md",
         "docs/howto/runs.md",
         "docs/howto/securing.md",
         "docs/howto/server.md",
