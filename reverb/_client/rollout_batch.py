@@ -93,7 +93,7 @@ class RolloutBatch:
 
     def select(self, indices: slice | Sequence[int] | np.ndarray) -> "RolloutBatch":
         """Returns some of the items, a copy; `indices` as of an array `[N]`."""
-        rows = indices if isinstance(indices, slice) else np.asarray(indices)
+        rows = indices if isinstance(indices, slice | np.ndarray) else [*indices]
         chosen = np.arange(len(self))[rows]
         order = np.argsort(self.item, kind="stable")
         starts = np.searchsorted(self.item, np.arange(len(self) + 1))

@@ -254,8 +254,7 @@ def opening(
     parts.add_item(data)
     if missing := sorted(columns.of_items - data.keys()):
         raise InvalidArgumentError(
-            f"An item of table {columns.table} needs its columns {', '.join(sorted(columns.of_items))}, "
-            f"this one lacks {', '.join(missing)}."
+            f"The item lacks {', '.join(missing)}, which each item of table {columns.table} has once."
         )
     message = protos.ItemChange()
     message.opens.name = name
@@ -413,7 +412,7 @@ class Taken:
         self.items = list(response.items)
         self.version = response.version
 
-    def give_up(self, client: native.Client | native.AsyncClient) -> None:
+    def give_up(self, client: native.Client) -> None:
         """Lets the core give the items back some time; a client that is closed has none."""
         with contextlib.suppress(ReverbError):
             client.give_up_lease(self.columns.table, self.lease[1])

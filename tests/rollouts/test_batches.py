@@ -105,15 +105,19 @@ def test_values_of_all_dtypes_come_back_byte_for_byte(serve):
     def values(shape, dtype):
         size = np.dtype(dtype).itemsize * int(np.prod(shape))
         raw = np.frombuffer(rng.bytes(size), np.uint8)
-        return (raw % 2).astype(bool).reshape(shape) if dtype == "bool" else raw.view(dtype).reshape(shape)
+        return (
+            (raw % 2).astype(bool).reshape(shape)
+            if dtype == "bool"
+            else raw.view(dtype).reshape(shape)
+        )
 
     data = {it: values((2,), it.removeprefix("prompt_")) for it in prompts}
-    made = [
-        {f"x_{it}": values((length, 3), it) for it in DTYPES} for length in (2, 5)
-    ]
+    made = [{f"x_{it}": values((length, 3), it) for it in DTYPES} for length in (2, 5)]
     client.insert_item("train", data, name="a")
     with client.open_item("train") as item:
-        assert {it: item.data[it].tobytes() for it in prompts} == {it: data[it].tobytes() for it in prompts}
+        assert {it: item.data[it].tobytes() for it in prompts} == {
+            it: data[it].tobytes() for it in prompts
+        }
         for columns in made:
             client.add_rollout(item, columns)
     batch = client.take("train", 1)

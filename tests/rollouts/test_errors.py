@@ -115,11 +115,13 @@ def test_columns_that_do_not_fit(served):
     is_of_items = "Column prompt of table train is one of items, not of sequences."
     with fails(InvalidArgumentError, is_of_items):
         client.insert_item("train", prompt(0), [prompt(0)])
-    with fails(InvalidArgumentError, "Column score of table train is one of sequences, not of items"):
+    with fails(
+        InvalidArgumentError, "Column score of table train is one of sequences, not of items"
+    ):
         client.insert_item("train", {"score": np.float32(1)})
     with fails(InvalidArgumentError, "table train has no column 'promt'; its columns are prompt"):
         client.insert_item("train", {"promt": np.int32([1])})
-    text = "An item of table train needs its columns prompt, this one lacks prompt"
+    text = "The item lacks prompt, which each item of table train has once."
     with fails(InvalidArgumentError, text):
         client.insert_item("train", {})
     with fails(SignatureMismatchError, "prompt"):

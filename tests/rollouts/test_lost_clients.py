@@ -118,7 +118,7 @@ def test_an_item_timed_out_too_often_is_trained_or_leaves(start, until):
                 assert item.attempts == attempts
                 if attempts == 0:
                     client.add_rollout(item, rollout(7))
-                until(lambda: info(client, name).leased == 0, 20)
+                until(lambda name=name: info(client, name).leased == 0, 20)
     assert client.size("train") == 0
     assert client.take("enough", 1, timeout_ms=0).data["score"].tolist() == [7]
 

@@ -4,8 +4,6 @@
 The model, `support/rollout_model.py`, is written from the rules alone.
 """
 
-import contextlib
-
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -113,8 +111,14 @@ class RolloutMachine(RuleBasedStateMachine):
         item.key = got.key
         done = {it for it, (how, *_) in item.rollouts.items() if how != "partial"}
         partial = {it for it, (how, *_) in item.rollouts.items() if how == "partial"}
-        assert (got.name, got.version, got.attempts) == (item.name, self.model.version, item.attempts)
-        assert got.missing == [it for it in range(self.model.settings.num_rollouts) if it not in done]
+        assert (got.name, got.version, got.attempts) == (
+            item.name,
+            self.model.version,
+            item.attempts,
+        )
+        assert got.missing == [
+            it for it in range(self.model.settings.num_rollouts) if it not in done
+        ]
         assert set(got.partial) == partial
         self.opened.append((lease, got, item))
 
@@ -158,14 +162,16 @@ class RolloutMachine(RuleBasedStateMachine):
             self.model.release(item)
         self.wait_for_leases()
 
-    @rule(client=CLIENTS, num=st.integers(1, 3), stage=st.sampled_from(["ready", "ready", "settled"]))
+    @rule(
+        client=CLIENTS, num=st.integers(1, 3), stage=st.sampled_from(["ready", "ready", "settled"])
+    )
     def take(self, client, num, stage):
         free = len(self.model.free(stage))
         lacks = "score" if stage == "settled" else None
-        backlog = self.model.settings.items_per_version
-        take = lambda **more: self.clients[client].take(
-            "train", num, lacks=lacks, timeout_ms=0, **more
-        )
+
+        def take(**more):
+            return self.clients[client].take("train", num, lacks=lacks, timeout_ms=0, **more)
+
         if free < num:
             with pytest.raises(DeadlineExceededError):
                 take()
@@ -176,9 +182,16 @@ class RolloutMachine(RuleBasedStateMachine):
         items = self.model.take(stage, num, lease)
         assert batch.name == [item.name for item in items]
         assert batch.attempts.tolist() == [item.attempts for item in items]
-        made = [sorted(it for it, (how, *_) in item.rollouts.items() if how == "final") for item in items]
+        made = [
+            sorted(it for it, (how, *_) in item.rollouts.items() if how == "final")
+            for item in items
+        ]
         assert batch.rollout.tolist() == [number for numbers in made for number in numbers]
-        ages = [max(0, self.model.version - item.rollouts[it][1]) for item, its in zip(items, made) for it in its]
+        ages = [
+            max(0, self.model.version - item.rollouts[it][1])
+            for item, its in zip(items, made, strict=True)
+            for it in its
+        ]
         assert batch.staleness.tolist() == ages
         assert (batch.data["tokens"].values == np.repeat(batch.rollout, batch.length)).all()
         assert ("score" in batch.data) == (stage == "ready")
@@ -188,7 +201,11 @@ class RolloutMachine(RuleBasedStateMachine):
         self.taken.append((lease, batch, items))
 
     @precondition(lambda self: self.taken)
-    @rule(data=st.data(), ends=st.sampled_from(["ack", "ack", "release", "extend"]), keeps=st.booleans())
+    @rule(
+        data=st.data(),
+        ends=st.sampled_from(["ack", "ack", "release", "extend"]),
+        keeps=st.booleans(),
+    )
     def end_lease(self, data, ends, keeps):
         taken = data.draw(st.sampled_from(self.taken))
         if not keeps:
@@ -257,7 +274,9 @@ class RolloutMachine(RuleBasedStateMachine):
             return
         info, model = self.clients[0].server_info()["train"], self.model
         found = info.rollouts
-        stages = [sum(item.stage == it for item in model.items) for it in ("open", "settled", "ready")]
+        stages = [
+            sum(item.stage == it for item in model.items) for it in ("open", "settled", "ready")
+        ]
         assert [found.open, found.settled, found.ready] == stages
         assert found.leased == sum(item.lease is not None for item in model.items)
         assert (found.version, found.newest) == (model.version, model.newest)

@@ -9,12 +9,13 @@ from reverb.errors import DataLossError, DeadlineExceededError, UnavailableError
 from support.rollout_tables import info, prompt, ready, removed, rollout, table
 
 
-
 def insert_plainly(client):
     """Inserts an item as a client does that knows of no rollouts."""
     with client.trajectory_writer(2) as writer:
         for token in (2, 3):
-            writer.append({"prompt": np.int32(1), "tokens": np.int32(token), "score": np.float32(1)})
+            writer.append(
+                {"prompt": np.int32(1), "tokens": np.int32(token), "score": np.float32(1)}
+            )
         steps = writer.history
         trajectory = {
             "prompt": steps["prompt"][:1],
@@ -74,8 +75,8 @@ def test_a_new_priority_of_a_held_item_counts_when_it_is_back(start, connect):
     assert client.take("train", 1).name == ["b"]
 
 
-def test_a_deleted_item_refuses_what_comes_late(two):
-    client, other = two(1)
+def test_a_deleted_item_refuses_what_comes_late(served):
+    client = served(1)
     client.insert_item("train", prompt(0), name="a")
     ready(client, "b", num_rollouts=1)
     batch = client.take("train", 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes of the page about rollouts are as long as it says; its blocks are run with all pages."""
+"""Recipes of the page about rollouts are as long as it says; they are run with all pages."""
 
 import pathlib
 import re

@@ -171,8 +171,11 @@ def test_a_rewind_lets_older_tokens_count_again(served):
 def test_the_settings_can_be_read(served):
     client = served(4, max_staleness=3, ahead=2, items_per_version=8, open_timeout_s=1.5)
     rules = info(client).settings
-    assert rules == table(
-        4, max_staleness=3, ahead=2, items_per_version=8, open_timeout_s=1.5
-    ).info.rollouts.settings
+    assert (
+        rules
+        == table(
+            4, max_staleness=3, ahead=2, items_per_version=8, open_timeout_s=1.5
+        ).info.rollouts.settings
+    )
     assert (rules.num_rollouts, rules.min_rollouts, rules.on_stale) == (4, 4, "again")
     assert (rules.item, rules.ahead, rules.open_timeout_s) == (("prompt",), 2, 1.5)

@@ -80,7 +80,9 @@ class ModelTable:
             return False
         if item.lease and item.lease[0] != client[0]:
             return False
-        found = {number: (outcome, oldest, 2) for number, (outcome, oldest, _) in item.rollouts.items()}
+        found = {
+            number: (outcome, oldest, 2) for number, (outcome, oldest, _) in item.rollouts.items()
+        }
         item.rollouts = found
         self.advance(item)
         return True
@@ -93,7 +95,9 @@ class ModelTable:
             if item.count("final") < rules.min_rollouts:
                 return self.leave(item, "failed")
             self.settle(item)
-        if all(columns == 2 for outcome, _, columns in item.rollouts.values() if outcome == "final"):
+        if all(
+            columns == 2 for outcome, _, columns in item.rollouts.values() if outcome == "final"
+        ):
             if self.is_stale(item):
                 return self.again(item)
             item.stage, item.lease = "ready", None
