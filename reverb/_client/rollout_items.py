@@ -254,7 +254,7 @@ def opening(
     parts.add_item(data)
     if missing := sorted(columns.of_items - data.keys()):
         raise InvalidArgumentError(
-            f"The item lacks {', '.join(missing)}, which each item of table {columns.table} has once."
+            f"The item lacks {', '.join(missing)}, a column of each item of table {columns.table}."
         )
     message = protos.ItemChange()
     message.opens.name = name

@@ -121,7 +121,7 @@ def test_columns_that_do_not_fit(served):
         client.insert_item("train", {"score": np.float32(1)})
     with fails(InvalidArgumentError, "table train has no column 'promt'; its columns are prompt"):
         client.insert_item("train", {"promt": np.int32([1])})
-    text = "The item lacks prompt, which each item of table train has once."
+    text = "The item lacks prompt, a column of each item of table train."
     with fails(InvalidArgumentError, text):
         client.insert_item("train", {})
     with fails(SignatureMismatchError, "prompt"):
