@@ -29,6 +29,7 @@ FOREIGN = {
     "reverb.cc.ops.gen_reverb_ops",  # "Missing", in the page about moving.
     "--no-deps",  # pip.
     "--publish",  # docker.
+    "--data-source-path",  # slime.
     "--stop-timeout",
 }
 # Objects that pages write without their module, by the name of the object.
