@@ -102,23 +102,26 @@ class Calls:
         """
         columns = self._rollout_columns(table)
         request = take_request(columns, "open", 1, None, False, timeout_ms)
-        taken = Taken(columns, self._client.take(request))
-        try:
-            taken.check_open()
-            key = [taken.items[0].key]
-            fetched = self._fetch_rows(table, np.array(key, np.uint64), None)
-            item = taken.open_item(fetched)
-        except BaseException:
-            taken.give_up(self._client)
-            raise
+        item = None
+        while item is None:
+            taken = Taken(columns, self._client.take(request))
+            try:
+                taken.check_open()
+                key = np.array([taken.items[0].key], np.uint64)
+                item = taken.open_item(self._fetch_rows(table, key, None))
+            except BaseException:
+                taken.give_up(self._client)
+                raise
+            if item is None:
+                taken.give_up(self._client)
+        settle = settle_fields(table, taken.lease, None, False)
         try:
             yield item
+            with contextlib.suppress(ReverbError):
+                self._client.call(*request_of("Settle", **settle))
         except BaseException:
             taken.give_up(self._client)
             raise
-        settle = settle_fields(table, taken.lease, None, False)
-        with contextlib.suppress(ReverbError):
-            self._client.call(*request_of("Settle", **settle))
 
     def add_rollout(
         self,
@@ -224,14 +227,14 @@ class Calls:
         request = take_request(known, "ready", num_items, lacks, partial, timeout_ms)
         taken = Taken(known, self._client.take(request))
         batch = batch_of(taken)
-        if with_data:
-            try:
+        try:
+            if with_data:
                 batch = self.fetch_rollouts(batch, columns)
-            except BaseException:
-                taken.give_up(self._client)
-                raise
-        if ack:
-            self.ack(batch)
+            if ack:
+                self.ack(batch)
+        except BaseException:
+            taken.give_up(self._client)
+            raise
         return batch
 
     def fetch_rollouts(

@@ -422,9 +422,14 @@ class Taken:
         if not self.items:
             raise DeadlineExceededError(f"Table {self.columns.table} has no open item.")
 
-    def open_item(self, fetched: ReplayBatch) -> OpenItem:
-        """Returns the only item, whose columns were fetched, each for itself."""
+    def open_item(self, fetched: ReplayBatch) -> OpenItem | None:
+        """Returns the only item, whose columns were fetched, each for itself.
+
+        `None` if it has others by now, because it became stale after it was taken.
+        """
         (item,) = self.items
+        if len(fetched.data) != len(item.parts):
+            return None
         names = self.columns.names
         data: dict[str, np.ndarray] = {}
         partial: dict[int, list[dict[str, np.ndarray]]] = {}

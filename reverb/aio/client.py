@@ -967,23 +967,26 @@ class Client:
         """
         columns = await self._rollout_columns(table)
         request = take_request(columns, "open", 1, None, False, timeout_ms)
-        taken = Taken(columns, await self._call(_Core.take, request))
-        try:
-            taken.check_open()
-            key = [taken.items[0].key]
-            fetched = await self._fetch_rows(table, np.array(key, np.uint64), None)
-            item = taken.open_item(fetched)
-        except BaseException:
-            taken.give_up(self._client)
-            raise
+        item = None
+        while item is None:
+            taken = Taken(columns, await self._call(_Core.take, request))
+            try:
+                taken.check_open()
+                key = np.array([taken.items[0].key], np.uint64)
+                item = taken.open_item(await self._fetch_rows(table, key, None))
+            except BaseException:
+                taken.give_up(self._client)
+                raise
+            if item is None:
+                taken.give_up(self._client)
+        settle = settle_fields(table, taken.lease, None, False)
         try:
             yield item
+            with contextlib.suppress(ReverbError):
+                await self._call(_Core.call, *request_of("Settle", **settle))
         except BaseException:
             taken.give_up(self._client)
             raise
-        settle = settle_fields(table, taken.lease, None, False)
-        with contextlib.suppress(ReverbError):
-            await self._call(_Core.call, *request_of("Settle", **settle))
 
     async def add_rollout(
         self,
@@ -1089,14 +1092,14 @@ class Client:
         request = take_request(known, "ready", num_items, lacks, partial, timeout_ms)
         taken = Taken(known, await self._call(_Core.take, request))
         batch = batch_of(taken)
-        if with_data:
-            try:
+        try:
+            if with_data:
                 batch = await self.fetch_rollouts(batch, columns)
-            except BaseException:
-                taken.give_up(self._client)
-                raise
-        if ack:
-            await self.ack(batch)
+            if ack:
+                await self.ack(batch)
+        except BaseException:
+            taken.give_up(self._client)
+            raise
         return batch
 
     async def fetch_rollouts(
