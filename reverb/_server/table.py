@@ -184,7 +184,7 @@ class Table:
             name=name,
             sampler=item_selectors.Fifo(),
             remover=item_selectors.Fifo(),
-            max_size=max_items,
+            max_size=check_integer("max_items", max_items),
             max_times_sampled=1,
             rate_limiter=rate_limiters.MinSize(1),
             signature=signature,

@@ -43,7 +43,7 @@ class RolloutMachine(RuleBasedStateMachine):
         allows_failures=st.booleans(),
         max_staleness=st.sampled_from([None, 0, 1]),
         ahead=st.sampled_from([None, 0, 1]),
-        on_stale=st.sampled_from(["again"]),
+        on_stale=st.sampled_from(["again", "again", "keep"]),
         max_attempts=st.integers(1, 2),
     )
     def start(self, num_rollouts, allows_failures, max_staleness, ahead, on_stale, max_attempts):

@@ -89,7 +89,6 @@ def test_a_deleted_item_refuses_what_comes_late(served):
     assert (client.size("train"), removed(client)) == (0, {"deleted": 2})
 
 
-@pytest.mark.xfail(reason="delete_items finds only ready items that nobody holds", strict=True)
 def test_delete_items_deletes_whatever_is_there(served):
     client = served(1)
     client.insert_item("train", prompt(0), name="open")

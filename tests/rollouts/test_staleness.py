@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Versions of the policy: how stale an item is, and what happens to one that is too stale."""
 
-import pytest
 
 import reverb
 from support.rollout_tables import SIGNATURE, info, prompt, ready, removed, rollout, table
@@ -69,7 +68,6 @@ def test_a_stale_item_that_is_being_made_is_free_for_others(two):
             assert other.add_rollout(again, rollout())
 
 
-@pytest.mark.xfail(reason="a stale rollout for an item that nobody holds is taken", strict=True)
 def test_a_generator_learns_that_its_item_became_stale(served):
     client = served(2, max_staleness=0)
     client.insert_item("train", prompt(0), name="a")
@@ -141,7 +139,6 @@ def test_an_item_without_columns_of_its_own_leaves_as_stale(start, connect):
     assert client.size("train") == 4
 
 
-@pytest.mark.xfail(reason="an item that is stale when it becomes ready is in no list", strict=True)
 def test_with_keep_an_item_may_be_as_stale_as_it_is(served):
     client = served(1, max_staleness=0, on_stale="keep")
     ready(client, "a", num_rollouts=1)

@@ -66,6 +66,8 @@ class ModelTable:
         """A rollout of an item that may have left, from a client that may have lost it."""
         if item not in self.items or (item.lease and item.lease[0] != client[0]):
             return False
+        if self.is_too_old(oldest):
+            return False
         is_final = item.rollouts.get(number, ("",))[0] == "final"
         if item.stage != "open":
             return is_final
@@ -107,7 +109,10 @@ class ModelTable:
         item.rollouts = {n: it for n, it in item.rollouts.items() if it[0] != "partial"}
 
     def is_stale(self, item):
-        most, oldest = self.settings.max_staleness, item.oldest()
+        return self.is_too_old(item.oldest())
+
+    def is_too_old(self, oldest):
+        most = self.settings.max_staleness
         if most is None or oldest is None or self.settings.on_stale == "keep":
             return False
         return self.version - oldest > most

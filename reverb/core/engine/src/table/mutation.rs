@@ -7,6 +7,7 @@ use reverb_data::ItemCondition;
 use super::Table;
 use super::checks::check_priority;
 use super::clock::Activity;
+use super::rollouts::GrowingValues;
 use super::scan::fulfils;
 
 /// Number of priorities that are changed, and of items that are deleted, under one lock.
@@ -67,8 +68,13 @@ impl Table {
                 let state = &mut shared.state;
                 let delete = |&&key: &&u64| {
                     let items = state.items();
-                    let found = items.find(key).map(|handle| items.get(handle));
-                    found.is_some_and(|item| fulfils(condition, item)) && state.delete(key)
+                    let found = items.find(key).map(|handle| fulfils(condition, items.get(handle)));
+                    let aside = || {
+                        let values = state.rollouts()?.get(key)?.values;
+                        let GrowingValues { priority, times_sampled, inserted_at_ns, .. } = values;
+                        Some(condition.holds(priority, times_sampled, inserted_at_ns))
+                    };
+                    found.or_else(aside).unwrap_or(false) && state.delete(key)
                 };
                 keys.iter().filter(delete).count()
             })?;

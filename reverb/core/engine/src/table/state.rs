@@ -310,6 +310,9 @@ impl TableState {
             contents.remover.update_many(&found);
             self.statistics.priority_updates += num_found;
         }
+        if let Some(rollouts) = &self.contents.rollouts {
+            missing.retain(|&key| rollouts.get(key).is_none());
+        }
     }
 
     /// Removes all items and sets all counters to zero; statistics continue. Returns the contents

@@ -408,7 +408,9 @@ impl Case {
                     && can_sample(*allowed)
                     && (is_used_up || !can_sample(allowed + 1))
             }
-            WaitReason::NoWindow { .. } | WaitReason::Queued { .. } => false,
+            WaitReason::NoWindow { .. } | WaitReason::Queued { .. } | WaitReason::Rollouts(_) => {
+                false
+            }
         }
     }
 

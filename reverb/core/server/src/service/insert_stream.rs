@@ -52,6 +52,8 @@ pub(crate) struct InsertStream<'a> {
     templates: TrajectoryTemplates,
     adopter: Adopter,
     validator: ItemValidator,
+    /// True if it has carried items with rollouts.
+    has_openings: bool,
     /// Set for a caller that may not insert into all tables.
     limited: Option<&'a Caller>,
     /// Table of the last item, already checked for such a caller.
@@ -103,6 +105,7 @@ impl<'a> InsertStream<'a> {
             templates: TrajectoryTemplates::default(),
             adopter: Adopter::new(service.memory.tier.is_some()),
             validator: ItemValidator::default(),
+            has_openings: false,
             limited: (!caller.may_everywhere(Right::Insert)).then_some(caller),
             allowed: None,
         };
@@ -125,9 +128,13 @@ impl<'a> InsertStream<'a> {
             listed: Some(self.stream.shared()),
         }));
         let result = self.serve(reader, responder).await;
-        if self.unconfirmed > 0 && (responder.is_peer_gone() || self.is_lost(&result)) {
+        let is_given_up =
+            self.has_openings && result.as_ref().is_err_and(|it| it.kind() == ErrorKind::Cancelled);
+        if self.unconfirmed > 0
+            && (responder.is_peer_gone() || self.is_lost(&result) || is_given_up)
+        {
             // The writer is gone, or will reconnect and send its queued items again. Cancel them
-            // here to avoid duplicates.
+            // here to avoid duplicates. One that gives up an item with rollouts does not want it.
             for table in self.service.tables.all() {
                 table.cancel_inserts(&self.confirm);
             }
@@ -338,6 +345,7 @@ impl<'a> InsertStream<'a> {
                     }
                 }
                 Ok((item, its_table)) => {
+                    self.has_openings |= item.change.is_some();
                     if let Some(table) = table.replace(its_table)
                         && (!Arc::ptr_eq(table, its_table) || run.len() == ITEMS_AT_ONCE)
                     {

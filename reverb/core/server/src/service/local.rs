@@ -228,7 +228,14 @@ impl Transport for LocalTransport {
                 stop: self.service.stop.clone(),
             });
             let service = self.service.clone();
-            let sink = LocalInsertSink { service, confirm, last_table: None, open, adopter };
+            let sink = LocalInsertSink {
+                service,
+                confirm,
+                last_table: None,
+                has_openings: false,
+                open,
+                adopter,
+            };
             let sink = Box::new(sink);
             Ok(InsertStream { sink, confirmations, refused, shard: None, server: None })
         })
@@ -372,18 +379,23 @@ struct LocalInsertSink {
     confirm: Arc<dyn Confirm>,
     /// Table of the last item, which signals when it has room.
     last_table: Option<Weak<Table>>,
+    /// True if it has carried items with rollouts.
+    has_openings: bool,
     open: OpenStream,
     adopter: LocalAdopter,
 }
 
 impl LocalInsertSink {
     async fn insert(&mut self, service: &Service, items: &mut Vec<NewItem>) -> Result<()> {
-        if let Some(table) = self.last_table.as_ref().and_then(Weak::upgrade) {
-            let room = service.stop.or(table.wait_for_insert_room());
-            self.open.waiting(WaitsFor::Table, room).await?;
+        // Without more for the items that are there, a full table would stay full.
+        if !items.iter().all(is_growth) {
+            if let Some(table) = self.last_table.as_ref().and_then(Weak::upgrade) {
+                let room = service.stop.or(table.wait_for_insert_room());
+                self.open.waiting(WaitsFor::Table, room).await?;
+            }
+            let room = service.stop.or(service.memory.wait_for_room());
+            self.open.waiting(WaitsFor::Memory, room).await?;
         }
-        let room = service.stop.or(service.memory.wait_for_room());
-        self.open.waiting(WaitsFor::Memory, room).await?;
         self.open.count_items(items.len());
         let trajectories = items.iter_mut().map(|item| &mut item.trajectory);
         let adopted = self.adopter.adopt(trajectories);
@@ -420,6 +432,7 @@ impl LocalInsertSink {
             service.after_insert(Some(table));
             return Ok(());
         }
+        self.has_openings |= items[0].change.is_some();
         table.insert_from(items, &self.confirm)?;
         service.after_insert(Some(table));
         Ok(())
@@ -429,6 +442,16 @@ impl LocalInsertSink {
         let service = self.service.get_for_stream()?;
         let inserted = self.insert(&service, items).await;
         inserted.map_err(|error| service.stop.explain(error))
+    }
+}
+
+impl Drop for LocalInsertSink {
+    /// A writer that gives up an item with rollouts does not want it.
+    fn drop(&mut self) {
+        let table = self.last_table.as_ref().filter(|_| self.has_openings).and_then(Weak::upgrade);
+        if let Some(table) = table {
+            table.cancel_inserts(&self.confirm);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use reverb_base::Result;
 use reverb_data::rollouts::{
-    ItemChange, LeaseId, OnStale, Opening, Outcome, Part, Piece, Refusal, Rollout, RolloutSettings,
+    ItemChange, LeaseId, Opening, Outcome, Part, Piece, Refusal, Rollout, RolloutSettings,
     RolloutsInfo, SequenceInfo, Stage, StoredGrowing, Versions, join, no_such_rollout,
 };
 use reverb_data::{NewItem, Sampled, SampledWindow, StoredItem, Trajectory};
@@ -72,8 +72,8 @@ impl TableState {
             || (rollouts.has_backlog_room() && self.has_room_for_one_more(rollouts))
     }
 
-    /// True if `max_size` allows one more. Where items are trained more than once, the remover makes
-    /// room.
+    /// True if `max_size` allows one more. Where items are trained more than once, the remover
+    /// makes room.
     fn has_room_for_one_more(&self, rollouts: &Rollouts) -> bool {
         rollouts.len() < self.max_size
             || (self.max_times_sampled < 1 && self.contents.items.len() > 0)
@@ -221,6 +221,7 @@ impl TableState {
             return Err(no_such_rollout(odd.number, &settings));
         }
         let holder = by.map(|id| id.holder);
+        let is_old = rollouts.iter().any(|rollout| self.growing().is_too_old(rollout));
         let Some(item) = self.growing().get(key) else { return Ok(self.refuse(piece)) };
         let is_others = item.holder().is_some_and(|it| Some(it) != holder);
         let is_late = if rollouts.is_empty() {
@@ -229,7 +230,7 @@ impl TableState {
             // A rollout that is there already may come again, also when the item has gone on.
             item.stage != Stage::Open && !rollouts.iter().all(|it| is_final(item, it.number))
         };
-        if is_others || is_late {
+        if is_others || is_late || is_old {
             return Ok(self.refuse(piece));
         }
         if item.stage == Stage::Open
@@ -415,9 +416,6 @@ impl TableState {
     fn become_stale(&mut self, key: u64) {
         let settings = self.settings();
         let Some(item) = self.growing().get(key) else { return };
-        if settings.on_stale == OnStale::Keep {
-            return;
-        }
         if item.attempts + 1 > settings.max_attempts || settings.item_columns.is_empty() {
             return self.leave(key, Removal::Stale);
         }
