@@ -23,7 +23,14 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "reverb"
 TEXTS = [
     PACKAGE / "_client" / f"{name}.py"
-    for name in ("data_calls", "sample_calls", "item_calls", "rollout_calls", "writer_calls", "calls")
+    for name in (
+        "data_calls",
+        "sample_calls",
+        "item_calls",
+        "rollout_calls",
+        "writer_calls",
+        "calls",
+    )
 ]
 BLOCKING = PACKAGE / "client.py"
 AWAITED = PACKAGE / "aio" / "client.py"

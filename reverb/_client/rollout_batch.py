@@ -10,13 +10,13 @@ import numpy as np
 from reverb._client.ragged import Ragged
 from reverb._client.rollout_items import Change, Changes, Columns, Parts, Taken
 from reverb.core import protos
-from reverb.errors import InvalidArgumentError
+from reverb.errors import DataLossError, InvalidArgumentError
 from reverb.replay_sample import BatchInfo, ReplayBatch
 from reverb.shown_text import type_name
 
 Column = np.ndarray | Ragged
 
-__all__ = ["RolloutBatch", "batch_of", "split_balanced", "with_data"]
+__all__ = ["RolloutBatch", "batch_of", "changed", "split_balanced", "with_data"]
 
 
 class Part(NamedTuple):
@@ -171,7 +171,7 @@ class RolloutBatch:
             return None if self.is_whole else self.info.key.tolist()
         return np.atleast_1d(np.asarray(keys)).tolist()
 
-    def _split(self, name: str, column: object) -> list[object]:
+    def _split(self, name: str, column: object) -> Sequence[object]:
         """Returns the values of each sequence."""
         self._columns.check_of_sequences(name)
         if isinstance(column, Ragged):
@@ -246,6 +246,9 @@ def with_data(batch: RolloutBatch, parts: Sequence[tuple[Part, ReplayBatch]]) ->
     columns = batch.columns
     shared = set.intersection(*(set(part.names) for part, _ in parts)) if parts else set()
     data: dict[str, Column] = {}
+    for part, fetched in parts:
+        if len(fetched.data) != len(part.names):
+            raise changed(batch)
     for name in columns.names:
         if name not in shared:
             continue
@@ -256,10 +259,22 @@ def with_data(batch: RolloutBatch, parts: Sequence[tuple[Part, ReplayBatch]]) ->
             data[name] = whole
         elif columns.has_steps[name]:
             ends = np.concatenate([[0], np.cumsum(batch.length)]).astype(np.int32)
+            if ends[-1] != len(whole.values):
+                raise changed(batch)
             data[name] = Ragged.of_parts(whole.values, ends)
-        else:
+        elif len(whole.values) == len(batch.length):
             data[name] = whole.values
+        else:
+            raise changed(batch)
     return dataclasses.replace(batch, data=data)
+
+
+def changed(batch: RolloutBatch) -> DataLossError:
+    """Returns the error for items that are not as they were when they were taken."""
+    return DataLossError(
+        f"items of table {batch.table} have changed since they were taken: this client does not "
+        "hold them any more. Take again"
+    )
 
 
 def _together(columns: list[Column], positions: list[list[int]]) -> Column:

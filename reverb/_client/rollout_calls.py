@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from reverb._checks.arguments import check_integer
-from reverb._client.rollout_batch import RolloutBatch, batch_of, with_data
+from reverb._checks.arguments import check_at_least, check_integer, check_timeout_ms
+from reverb._client.rollout_batch import RolloutBatch, batch_of, changed, with_data
 from reverb._client.rollout_items import (
+    MOST_TAKES,
     Columns,
     OpenItem,
     Taken,
     accepted,
     all_of,
+    check_rollout,
     fetch_request,
     held_by_others,
     opening,
@@ -22,7 +24,7 @@ from reverb._client.rollout_items import (
     was_inserted,
 )
 from reverb._client.small_calls import answer_of, request_of
-from reverb.errors import ReverbError
+from reverb.errors import DataLossError, InvalidArgumentError, ReverbError
 from reverb.replay_sample import ReplayBatch
 
 
@@ -75,6 +77,8 @@ class Calls:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
+        check_rollout(None, version)
+        check_timeout_ms(timeout_ms)
         columns = self._rollout_columns(table)
         changes = opening(columns, data, rollouts, name, after, priority, version, timeout_ms)
         return was_inserted(self._change_items(changes), table, after)
@@ -100,20 +104,14 @@ class Calls:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
+        check_timeout_ms(timeout_ms)
         columns = self._rollout_columns(table)
         request = take_request(columns, "open", 1, None, False, timeout_ms)
-        item = None
+        taken = Taken(columns, self._client.take(request))
+        item = self._read_open(taken)
         while item is None:
             taken = Taken(columns, self._client.take(request))
-            try:
-                taken.check_open()
-                key = np.array([taken.items[0].key], np.uint64)
-                item = taken.open_item(self._fetch_rows(table, key, None))
-            except BaseException:
-                taken.give_up(self._client)
-                raise
-            if item is None:
-                taken.give_up(self._client)
+            item = self._read_open(taken)
         settle = settle_fields(table, taken.lease, None, False)
         try:
             yield item
@@ -157,6 +155,7 @@ class Calls:
           SignatureMismatchError: If a column does not match the signature.
           UnavailableError: If no server answers.
         """
+        check_rollout(rollout, version)
         with item.making(rollout, partial) as number:
             return not self._change_items(item.growth(sequences, number, version, partial))
 
@@ -177,7 +176,8 @@ class Calls:
           InvalidArgumentError: If there is no such rollout.
           UnavailableError: If no server answers.
         """
-        with item.making(check_integer("rollout", rollout), False) as number:
+        check_integer("rollout", rollout)
+        with item.making(rollout, False) as number:
             failed = request_of("FailRollout", **item.failure(number, reason))
             return accepted(self._client.call(*failed))
 
@@ -223,19 +223,30 @@ class Calls:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
+        check_timeout_ms(timeout_ms)
+        num_items = check_at_least(1, "num_items", num_items)
         known = self._rollout_columns(table)
         request = take_request(known, "ready", num_items, lacks, partial, timeout_ms)
-        taken = Taken(known, self._client.take(request))
-        batch = batch_of(taken)
-        try:
-            if with_data:
-                batch = self.fetch_rollouts(batch, columns)
-            if ack:
-                self.ack(batch)
-        except BaseException:
-            taken.give_up(self._client)
-            raise
-        return batch
+        for name in columns or ():
+            known.position(name)
+        for tries_left in reversed(range(MOST_TAKES)):
+            taken = Taken(known, self._client.take(request))
+            batch = batch_of(taken)
+            try:
+                if with_data:
+                    batch = self.fetch_rollouts(batch, columns)
+                if ack:
+                    self.ack(batch)
+                return batch
+            except DataLossError:
+                # They became stale, or the server another one, after they were taken.
+                taken.give_up(self._client)
+                if not tries_left:
+                    raise
+            except BaseException:
+                taken.give_up(self._client)
+                raise
+        raise AssertionError("the last try returns or raises")
 
     def fetch_rollouts(
         self, batch: RolloutBatch, columns: Sequence[str] | None = None
@@ -253,7 +264,11 @@ class Calls:
         """
         fetched = []
         for part in batch.requests(columns):
-            rows = self._fetch_rows(batch.table, part.keys, part.indices)
+            try:
+                rows = self._fetch_rows(batch.table, part.keys, part.indices)
+            except InvalidArgumentError:
+                # Their columns differ, and were the same when they were taken.
+                raise changed(batch) from None
             fetched.append((part, rows))
         return with_data(batch, fetched)
 
@@ -344,6 +359,19 @@ class Calls:
         if known is None:
             known = self._rollout_tables[table] = Columns(table, self.server_info())
         return known
+
+    def _read_open(self, taken: Taken) -> OpenItem | None:
+        """Returns the open item that was taken; `None` if it became stale and is given back."""
+        try:
+            taken.check_open()
+            key = np.array([taken.items[0].key], np.uint64)
+            item = taken.open_item(self._fetch_rows(taken.columns.table, key, None))
+        except BaseException:
+            taken.give_up(self._client)
+            raise
+        if item is None:
+            taken.give_up(self._client)
+        return item
 
     def _fetch_rows(self, table: str, keys: np.ndarray, indices: list[int] | None) -> ReplayBatch:
         """Returns the items of these keys, packed, as a flat batch."""

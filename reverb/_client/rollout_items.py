@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import check_at_least, check_integer, check_table, check_timeout_ms
+from reverb._checks.arguments import check_integer, check_table, check_timeout_ms
 from reverb._client.batch_request import BatchRequest
 from reverb._rollouts.settings import RolloutsInfo, column_names
 from reverb.core import native, protos
@@ -26,6 +26,7 @@ from reverb.reverb_types import TableInfo
 from reverb.shown_text import type_name
 
 __all__ = [
+    "MOST_TAKES",
     "Change",
     "Changes",
     "Columns",
@@ -34,6 +35,7 @@ __all__ = [
     "Taken",
     "accepted",
     "all_of",
+    "check_rollout",
     "fetch_request",
     "held_by_others",
     "opening",
@@ -41,6 +43,9 @@ __all__ = [
     "take_request",
     "was_inserted",
 ]
+
+# Takes of one call whose items change before they are read.
+MOST_TAKES = 16
 
 # How `take` names what it takes.
 _TAKES = {"ready": 0, "open": 1, "lacking": 2}
@@ -231,6 +236,17 @@ def _versions(version: object) -> dict[str, int]:
     return {"oldest": oldest, "newest": newest}
 
 
+def check_rollout(rollout: int | None, version: object) -> None:
+    """Checks the number of a rollout and its versions.
+
+    Raises:
+      TypeError: If one of them is no integer.
+    """
+    if rollout is not None:
+        check_integer("rollout", rollout)
+    _versions(version)
+
+
 def opening(
     columns: Columns,
     data: Mapping[str, object],
@@ -382,7 +398,6 @@ def take_request(
     timeout_ms: int | None,
 ) -> bytes:
     """Returns the serialized request of a take, without its lease."""
-    num_items = check_at_least(1, "num_items", num_items)
     limit = check_timeout_ms(timeout_ms)
     request = protos.TakeRequest(table=columns.table, num_items=num_items, is_partial=bool(partial))
     if lacks is not None:

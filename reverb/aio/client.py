@@ -25,14 +25,16 @@ from reverb._client.connecting import (
     DEFAULT_KEEPALIVE_TIMEOUT_S,
 )
 from reverb._client.epochs import check_epochs
-from reverb._client.rollout_batch import RolloutBatch, batch_of, with_data
+from reverb._client.rollout_batch import RolloutBatch, batch_of, changed, with_data
 from reverb._client.rollout_items import (
+    MOST_TAKES,
     Changes,
     Columns,
     OpenItem,
     Taken,
     accepted,
     all_of,
+    check_rollout,
     fetch_request,
     held_by_others,
     opening,
@@ -63,7 +65,7 @@ from reverb.aio.sample_iterator import SampleIterator
 from reverb.aio.sequence_writer import SequenceWriter
 from reverb.aio.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 from reverb.core import native
-from reverb.errors import ReverbError, SignatureMismatchError
+from reverb.errors import DataLossError, InvalidArgumentError, ReverbError, SignatureMismatchError
 from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import ReplayBatch, ReplaySample, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
@@ -938,6 +940,8 @@ class Client:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
+        check_rollout(None, version)
+        check_timeout_ms(timeout_ms)
         columns = await self._rollout_columns(table)
         changes = opening(columns, data, rollouts, name, after, priority, version, timeout_ms)
         return was_inserted(await self._change_items(changes), table, after)
@@ -965,20 +969,14 @@ class Client:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
+        check_timeout_ms(timeout_ms)
         columns = await self._rollout_columns(table)
         request = take_request(columns, "open", 1, None, False, timeout_ms)
-        item = None
+        taken = Taken(columns, await self._call(_Core.take, request))
+        item = await self._read_open(taken)
         while item is None:
             taken = Taken(columns, await self._call(_Core.take, request))
-            try:
-                taken.check_open()
-                key = np.array([taken.items[0].key], np.uint64)
-                item = taken.open_item(await self._fetch_rows(table, key, None))
-            except BaseException:
-                taken.give_up(self._client)
-                raise
-            if item is None:
-                taken.give_up(self._client)
+            item = await self._read_open(taken)
         settle = settle_fields(table, taken.lease, None, False)
         try:
             yield item
@@ -1022,6 +1020,7 @@ class Client:
           SignatureMismatchError: If a column does not match the signature.
           UnavailableError: If no server answers.
         """
+        check_rollout(rollout, version)
         with item.making(rollout, partial) as number:
             return not await self._change_items(item.growth(sequences, number, version, partial))
 
@@ -1042,7 +1041,8 @@ class Client:
           InvalidArgumentError: If there is no such rollout.
           UnavailableError: If no server answers.
         """
-        with item.making(check_integer("rollout", rollout), False) as number:
+        check_integer("rollout", rollout)
+        with item.making(rollout, False) as number:
             failed = request_of("FailRollout", **item.failure(number, reason))
             return accepted(await self._call(_Core.call, *failed))
 
@@ -1088,19 +1088,30 @@ class Client:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
+        check_timeout_ms(timeout_ms)
+        num_items = check_at_least(1, "num_items", num_items)
         known = await self._rollout_columns(table)
         request = take_request(known, "ready", num_items, lacks, partial, timeout_ms)
-        taken = Taken(known, await self._call(_Core.take, request))
-        batch = batch_of(taken)
-        try:
-            if with_data:
-                batch = await self.fetch_rollouts(batch, columns)
-            if ack:
-                await self.ack(batch)
-        except BaseException:
-            taken.give_up(self._client)
-            raise
-        return batch
+        for name in columns or ():
+            known.position(name)
+        for tries_left in reversed(range(MOST_TAKES)):
+            taken = Taken(known, await self._call(_Core.take, request))
+            batch = batch_of(taken)
+            try:
+                if with_data:
+                    batch = await self.fetch_rollouts(batch, columns)
+                if ack:
+                    await self.ack(batch)
+                return batch
+            except DataLossError:
+                # They became stale, or the server another one, after they were taken.
+                taken.give_up(self._client)
+                if not tries_left:
+                    raise
+            except BaseException:
+                taken.give_up(self._client)
+                raise
+        raise AssertionError("the last try returns or raises")
 
     async def fetch_rollouts(
         self, batch: RolloutBatch, columns: Sequence[str] | None = None
@@ -1118,7 +1129,11 @@ class Client:
         """
         fetched = []
         for part in batch.requests(columns):
-            rows = await self._fetch_rows(batch.table, part.keys, part.indices)
+            try:
+                rows = await self._fetch_rows(batch.table, part.keys, part.indices)
+            except InvalidArgumentError:
+                # Their columns differ, and were the same when they were taken.
+                raise changed(batch) from None
             fetched.append((part, rows))
         return with_data(batch, fetched)
 
@@ -1209,6 +1224,19 @@ class Client:
         if known is None:
             known = self._rollout_tables[table] = Columns(table, await self.server_info())
         return known
+
+    async def _read_open(self, taken: Taken) -> OpenItem | None:
+        """Returns the open item that was taken; `None` if it became stale and is given back."""
+        try:
+            taken.check_open()
+            key = np.array([taken.items[0].key], np.uint64)
+            item = taken.open_item(await self._fetch_rows(taken.columns.table, key, None))
+        except BaseException:
+            taken.give_up(self._client)
+            raise
+        if item is None:
+            taken.give_up(self._client)
+        return item
 
     async def _fetch_rows(
         self, table: str, keys: np.ndarray, indices: list[int] | None

@@ -6,6 +6,7 @@ take a bool as they do there.
 """
 
 import asyncio
+import contextlib
 import inspect
 import re
 import typing
@@ -31,6 +32,11 @@ REQUIRED = {
     "remover": reverb.selectors.Fifo,
     "rate_limiter": lambda: reverb.rate_limiters.MinSize(1),
     "max_size": 1,
+    "num_rollouts": 1,
+    "signature": {
+        "prompt": reverb.specs.TensorSpec([], "int32"),
+        "x": reverb.specs.TensorSpec([], "int32"),
+    },
     "num_items": 0,
 }
 # Arguments that have an effect only beside others.
@@ -79,6 +85,7 @@ CALLS = {
     ("function", "Table"): reverb.Table,
     ("function", "queue"): reverb.Table.queue,
     ("function", "stack"): reverb.Table.stack,
+    ("function", "rollouts"): reverb.Table.rollouts,
 }
 CASES = [
     (*call, argument)
@@ -106,6 +113,8 @@ def call(function, argument, value, client=None):
     result = function(**(given | {argument: value}))
     if inspect.isgenerator(result) or hasattr(result, "__next__"):
         next(result)
+    if isinstance(result, contextlib.AbstractContextManager):
+        result.__enter__()
     return result
 
 
@@ -123,6 +132,8 @@ async def awaited(address, name, argument, value):
         result = call(getattr(client, name), argument, value)
         if hasattr(result, "__anext__"):
             await anext(result)
+        elif isinstance(result, contextlib.AbstractAsyncContextManager):
+            await result.__aenter__()
         else:
             await result
 
