@@ -112,7 +112,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: help setup build quick symbols release lines test test-store nets part-tests test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets lint check docs-rust fix proto clients figures bench \
-	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme notebooks-in-jax notebooks-in-datasets notebooks-in-learners test-integrations docs docs-pages wheel \
+	demo demo-numpy demo-acme demo-ray demo-torch demo-grpo demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme notebooks-in-jax notebooks-in-datasets notebooks-in-learners test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments installed-wheels
 
 help: ## print this list
@@ -170,7 +170,8 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(RAY_ENV)/bin/python -m pytest -m slow tests/with_ray
 	$(MAKE) test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets
 	$(LEARNERS_ENV)/bin/python -m pytest -m slow tests/with_sb3
-	$(MAKE) demo-torch demo-sb3 demo-jax
+	$(MAKE) demo-torch demo-sb3 demo-jax demo-grpo
+	$(MAKE) demo-grpo DEMO=--chaos
 	$(MAKE) test-integrations
 
 # Elsewhere than on Debian these tests are skipped, and say which program is missing.
@@ -269,6 +270,9 @@ demo-ray: $(RAY_ENV)/.wheel-done ## learn CartPole on a Ray cluster with four sh
 
 demo-torch: $(LEARNERS_ENV)/.wheel-done ## learn CartPole with PyTorch and Gymnasium
 	$(LEARNERS_ENV)/bin/python examples/torch_dqn.py $(DEMO)
+
+demo-grpo: $(LEARNERS_ENV)/.wheel-done ## a language model learns to add by GRPO (DEMO=--chaos: while processes are killed)
+	$(LEARNERS_ENV)/bin/python examples/grpo_arithmetic.py $(DEMO)
 
 demo-sb3: $(LEARNERS_ENV)/.wheel-done ## learn CartPole with prioritized DQN of Stable-Baselines3
 	$(LEARNERS_ENV)/bin/python examples/sb3_prioritized_dqn.py $(DEMO)
