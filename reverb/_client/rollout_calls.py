@@ -108,10 +108,11 @@ class Calls:
         columns = self._rollout_columns(table)
         request = take_request(columns, "open", 1, None, False, timeout_ms)
         taken = Taken(columns, self._client.take(request))
-        item = self._read_open(taken)
+        item, tries = self._read_open(taken, 1), 1
         while item is None:
+            tries += 1
             taken = Taken(columns, self._client.take(request))
-            item = self._read_open(taken)
+            item = self._read_open(taken, tries)
         settle = settle_fields(table, taken.lease, None, False)
         try:
             yield item
@@ -360,17 +361,19 @@ class Calls:
             known = self._rollout_tables[table] = Columns(table, self.server_info())
         return known
 
-    def _read_open(self, taken: Taken) -> OpenItem | None:
-        """Returns the open item that was taken; `None` if it became stale and is given back."""
+    def _read_open(self, taken: Taken, tries: int) -> OpenItem | None:
+        """Returns the open item that was taken; `None` if it became stale or left in between."""
+        item = None
         try:
             taken.check_open()
             key = np.array([taken.items[0].key], np.uint64)
             item = taken.open_item(self._fetch_rows(taken.columns.table, key, None))
-        except BaseException:
-            taken.give_up(self._client)
-            raise
-        if item is None:
-            taken.give_up(self._client)
+        except DataLossError:
+            if tries >= MOST_TAKES:
+                raise
+        finally:
+            if item is None:
+                taken.give_up(self._client)
         return item
 
     def _fetch_rows(self, table: str, keys: np.ndarray, indices: list[int] | None) -> ReplayBatch:

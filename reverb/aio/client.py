@@ -973,10 +973,11 @@ class Client:
         columns = await self._rollout_columns(table)
         request = take_request(columns, "open", 1, None, False, timeout_ms)
         taken = Taken(columns, await self._call(_Core.take, request))
-        item = await self._read_open(taken)
+        item, tries = await self._read_open(taken, 1), 1
         while item is None:
+            tries += 1
             taken = Taken(columns, await self._call(_Core.take, request))
-            item = await self._read_open(taken)
+            item = await self._read_open(taken, tries)
         settle = settle_fields(table, taken.lease, None, False)
         try:
             yield item
@@ -1225,17 +1226,19 @@ class Client:
             known = self._rollout_tables[table] = Columns(table, await self.server_info())
         return known
 
-    async def _read_open(self, taken: Taken) -> OpenItem | None:
-        """Returns the open item that was taken; `None` if it became stale and is given back."""
+    async def _read_open(self, taken: Taken, tries: int) -> OpenItem | None:
+        """Returns the open item that was taken; `None` if it became stale or left in between."""
+        item = None
         try:
             taken.check_open()
             key = np.array([taken.items[0].key], np.uint64)
             item = taken.open_item(await self._fetch_rows(taken.columns.table, key, None))
-        except BaseException:
-            taken.give_up(self._client)
-            raise
-        if item is None:
-            taken.give_up(self._client)
+        except DataLossError:
+            if tries >= MOST_TAKES:
+                raise
+        finally:
+            if item is None:
+                taken.give_up(self._client)
         return item
 
     async def _fetch_rows(

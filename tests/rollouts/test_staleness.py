@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Versions of the policy: how stale an item is, and what happens to one that is too stale."""
 
-
 import reverb
 from support.rollout_tables import SIGNATURE, info, prompt, ready, removed, rollout, table
 
