@@ -123,17 +123,22 @@ class Rollouts:
 
     @classmethod
     def from_proto(cls, settings: Any, signature: object) -> "Rollouts":
-        """Reads the settings of a table with this signature."""
+        """Reads the settings of a table with this signature. 0 is the default, as in a config."""
         names = column_names(signature)
         optional = ("ahead", "items_per_version", "max_staleness")
         given = {name: getattr(settings, name) for name in optional if settings.HasField(name)}
+        for at in settings.item_columns:
+            if at >= len(names):
+                raise InvalidArgumentError(
+                    f"item_columns must be places among the {len(names)} columns, got {at}"
+                )
         return cls(
             settings.num_rollouts,
             item=tuple(names[at] for at in settings.item_columns),
-            min_rollouts=settings.min_rollouts,
+            min_rollouts=settings.min_rollouts or None,
             on_stale=_ON_STALE[settings.on_stale],
             open_timeout_s=settings.open_timeout_ms / 1000 or None,
-            max_attempts=settings.max_attempts,
+            max_attempts=settings.max_attempts or cls.max_attempts,
             **given,
         )
 

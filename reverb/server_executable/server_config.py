@@ -207,3 +207,8 @@ def _unused(config: Any) -> Iterator[str]:
         for field, _ in table.rate_limiter.ListFields():
             if field.name in _UNUSED_LIMITER_FIELDS:
                 yield f"{path}.rate_limiter.{field.name}"
+        for field, _ in table.rollouts.ListFields():
+            if field.name != "settings":
+                yield f"{path}.rollouts.{field.name}"
+        if table.rollouts.settings.num_columns:
+            yield f"{path}.rollouts.settings.num_columns"
