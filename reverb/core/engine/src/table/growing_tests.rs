@@ -121,7 +121,7 @@ fn made(item: u64, tag: u64, number: u32, with_score: bool) -> Piece {
     Piece::new(columns(&keys), parts.into(), &settings()).unwrap()
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Step {
     Insert {
         name: u64,
@@ -200,9 +200,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => at.clone().prop_map(|at| Step::Delete { at }),
         1 => Just(Step::Sample),
         1 => (at, 0.0..9.0).prop_map(|(at, priority)| Step::Update { at, priority }),
-        1 => prop::bool::weighted(0.2).prop_map(|is_reset| match is_reset {
-            true => Step::Reset,
-            false => Step::Restart,
+        1 => prop::bool::weighted(0.2).prop_map(|is_reset| {
+            if is_reset { Step::Reset } else { Step::Restart }
         }),
     ]
 }

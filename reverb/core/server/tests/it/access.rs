@@ -100,6 +100,12 @@ async fn every_call_wants_its_right() {
     let update = own::UpdatePrioritiesRequest { table: a(), ..Default::default() };
     let bounds = own::SetRateLimiterRequest { table: a(), restore: true, ..Default::default() };
     let wait_reason = own::WaitReasonRequest { table: a() };
+    let lease = Some(proto::Lease { holder: 1, number: 1 });
+    let take = own::TakeRequest { table: a(), num_items: 1, lease, ..Default::default() };
+    let settle = own::SettleRequest { table: a(), lease, ..Default::default() };
+    let rollout = Some(proto::Rollout::default());
+    let fail = own::FailRolloutRequest { table: a(), lease, rollout, ..Default::default() };
+    let version = own::SetVersionRequest { table: a(), ..Default::default() };
     // A map without shards.
     let map = own::SetDirectoryRequest { map: Some(own::ShardMap::default()), index: 0 };
     let tried = [
@@ -125,6 +131,11 @@ async fn every_call_wants_its_right() {
         (own::SetRateLimiterRequest::PATH, &["admin", "root"], bounds.encode_to_vec()),
         (calls::TRANSFER, &["admin", "root"], insert_request(3, "a").encode_to_vec()),
         (own::SetDirectoryRequest::PATH, &["root"], map.encode_to_vec()),
+        (own::TakeRequest::PATH, &["sampler"], take.encode_to_vec()),
+        (own::SettleRequest::PATH, &["sampler"], settle.encode_to_vec()),
+        (own::FailRolloutRequest::PATH, &["writer"], fail.encode_to_vec()),
+        (own::SetVersionRequest::PATH, &["updater"], version.encode_to_vec()),
+        (calls::HOLD_LEASES, &everybody, Vec::new()),
         (own::DirectoryRequest::PATH, &everybody, Vec::new()),
         (calls::WATCH, &everybody, Vec::new()),
         (proto::ServerInfoRequest::PATH, &everybody, Vec::new()),
@@ -146,8 +157,15 @@ async fn every_call_wants_its_right() {
                 (true, own::DrainRequest::PATH | own::SetDirectoryRequest::PATH) => {
                     Code::InvalidArgument
                 }
-                // It has no journal.
-                (true, own::SyncRequest::PATH) => Code::FailedPrecondition,
+                // It has no journal, and no rollouts.
+                (
+                    true,
+                    own::SyncRequest::PATH
+                    | own::TakeRequest::PATH
+                    | own::SettleRequest::PATH
+                    | own::FailRolloutRequest::PATH
+                    | own::SetVersionRequest::PATH,
+                ) => Code::FailedPrecondition,
                 (true, _) => Code::Ok,
             };
             let code = answer.as_ref().err().map_or(Code::Ok, |status| status.code);

@@ -63,7 +63,8 @@ fn method(path: &str) -> MethodDescriptor {
     service.methods().find(|method| method.name() == name).unwrap()
 }
 
-/// A message with a value in every field, down to messages that are in themselves.
+/// A message with a value in every field, down to messages that are in themselves. Without rollouts:
+/// a group refuses their tables.
 fn full(
     message: &MessageDescriptor,
     around: &[MessageDescriptor],
@@ -71,7 +72,7 @@ fn full(
 ) -> DynamicMessage {
     let around = [around, std::slice::from_ref(message)].concat();
     let mut filled = DynamicMessage::new(message.clone());
-    for field in message.fields().filter(|field| !field.is_map()) {
+    for field in message.fields().filter(|field| !field.is_map() && field.name() != "rollouts") {
         let value = match field.kind() {
             Kind::Message(inner) if around.contains(&inner) => continue,
             Kind::Message(inner) => Value::Message(full(&inner, &around, text)),
