@@ -45,6 +45,7 @@ def test_calls_are_coroutines_and_the_rest_is_awaited_in_parts():
         "batch_sampler",
         "batches",
         "batched_trajectory_writer",
+        "open_item",
         "rate_limiter_off",
         "sample",
         "scan",

@@ -33,3 +33,10 @@ INSERTS = {
     "insert_batch": lambda client: client.insert_batch([np.arange(2)], {"table": np.ones(2)}),
     "insert_sequence": lambda client: client.insert_sequence([np.arange(2)], {"table": 1.0}),
 }
+ROLLOUTS = {
+    "insert_item": lambda client: client.insert_item("table", {"prompt": np.arange(2)}),
+    "take": lambda client: client.take("table", 1),
+    "set_version": lambda client: client.set_version("table", 1),
+}
+# Calls that need an item or a batch that the client has taken; `tests/rollouts` makes them.
+OF_ITEMS = {"add_rollout", "fail_rollout", "extend", "fetch_rollouts", "ack", "release"}
