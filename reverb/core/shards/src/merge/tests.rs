@@ -63,8 +63,8 @@ fn method(path: &str) -> MethodDescriptor {
     service.methods().find(|method| method.name() == name).unwrap()
 }
 
-/// A message with a value in every field, down to messages that are in themselves. Without rollouts:
-/// a group refuses their tables.
+/// A message with a value in every field, down to messages that are in themselves. None has
+/// rollouts: a group refuses their tables.
 fn full(
     message: &MessageDescriptor,
     around: &[MessageDescriptor],
