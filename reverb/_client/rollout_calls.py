@@ -13,7 +13,6 @@ from reverb._client.rollout_items import (
     Columns,
     OpenItem,
     Taken,
-    accepted,
     all_of,
     check_rollout,
     fetch_request,
@@ -78,9 +77,9 @@ class Calls:
           UnimplementedError: If the server does not know rollouts.
         """
         check_rollout(None, version)
-        check_timeout_ms(timeout_ms)
+        limit_ms = check_timeout_ms(timeout_ms)
         columns = self._rollout_columns(table)
-        changes = opening(columns, data, rollouts, name, after, priority, version, timeout_ms)
+        changes = opening(columns, data, rollouts, name, after, priority, version, limit_ms)
         return was_inserted(self._change_items(changes), table, after)
 
     @contextlib.contextmanager
@@ -104,9 +103,9 @@ class Calls:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
-        check_timeout_ms(timeout_ms)
+        limit_ms = check_timeout_ms(timeout_ms)
         columns = self._rollout_columns(table)
-        request = take_request(columns, "open", 1, None, False, timeout_ms)
+        request = take_request(columns, "open", 1, None, False, limit_ms)
         taken = Taken(columns, self._client.take(request))
         item, tries = self._read_open(taken, 1), 1
         while item is None:
@@ -180,7 +179,7 @@ class Calls:
         check_integer("rollout", rollout)
         with item.making(rollout, False) as number:
             failed = request_of("FailRollout", **item.failure(number, reason))
-            return accepted(self._client.call(*failed))
+            return answer_of("FailRollout", self._client.call(*failed)).is_accepted
 
     def take(
         self,
@@ -224,10 +223,10 @@ class Calls:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
-        check_timeout_ms(timeout_ms)
+        limit_ms = check_timeout_ms(timeout_ms)
         num_items = check_at_least(1, "num_items", num_items)
         known = self._rollout_columns(table)
-        request = take_request(known, "ready", num_items, lacks, partial, timeout_ms)
+        request = take_request(known, "ready", num_items, lacks, partial, limit_ms)
         for name in columns or ():
             known.position(name)
         for tries_left in reversed(range(MOST_TAKES)):

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import check_integer, check_table, check_timeout_ms
+from reverb._checks.arguments import check_integer
 from reverb._client.batch_request import BatchRequest
+from reverb._client.small_calls import answer_of, table_among
 from reverb._rollouts.settings import RolloutsInfo, column_names
 from reverb.core import native, protos
 from reverb.errors import (
@@ -19,7 +20,6 @@ from reverb.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     ReverbError,
-    TableNotFoundError,
 )
 from reverb.replay_sample import ReplayBatch
 from reverb.reverb_types import TableInfo
@@ -33,7 +33,6 @@ __all__ = [
     "OpenItem",
     "Parts",
     "Taken",
-    "accepted",
     "all_of",
     "check_rollout",
     "fetch_request",
@@ -68,13 +67,7 @@ class Columns:
           FailedPreconditionError: If it has no rollouts.
           TableNotFoundError: If there is no such table.
         """
-        check_table(table)
-        if table not in infos:
-            known = ", ".join(sorted(infos))
-            raise TableNotFoundError(
-                f"Table {table} was not found. The tables of this server are: {known}."
-            )
-        info = infos[table]
+        info = table_among(infos, table)
         if info.rollouts is None:
             raise FailedPreconditionError(
                 f"Table {table} has no rollouts (Table(rollouts=...)); use sample_batch."
@@ -255,15 +248,14 @@ def opening(
     after: str | None,
     priority: float,
     version: object,
-    timeout_ms: int | None,
+    limit_ms: int | None,
 ) -> Changes:
-    """Returns the insert of an item."""
+    """Returns the insert of an item, which may wait that long."""
     if not isinstance(data, Mapping):
         raise TypeError(f"data must be a dict of columns, got {type_name(data)}")
     for argument, value in {"name": name, "after": after}.items():
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{argument} must be a str or None, got {type_name(value)}")
-    limit = check_timeout_ms(timeout_ms)
     if name is None:
         name = np.random.default_rng().bytes(12).hex()
     parts = Parts(columns)
@@ -281,7 +273,7 @@ def opening(
             parts.add_sequence(number, at, sequence)
         message.rollouts.add(number=number, **_versions(version))
     change = parts.into(Change(None, float(priority)), message)
-    return Changes(columns.table, [change], None if limit is None else limit / 1000)
+    return Changes(columns.table, [change], None if limit_ms is None else limit_ms / 1000)
 
 
 def was_inserted(refused: Sequence[bytes], table: str, after: str | None) -> bool:
@@ -395,17 +387,16 @@ def take_request(
     num_items: int,
     lacks: str | None,
     partial: bool,
-    timeout_ms: int | None,
+    limit_ms: int | None,
 ) -> bytes:
-    """Returns the serialized request of a take, without its lease."""
-    limit = check_timeout_ms(timeout_ms)
+    """Returns the serialized request of a take, which may wait that long, without its lease."""
     request = protos.TakeRequest(table=columns.table, num_items=num_items, is_partial=bool(partial))
     if lacks is not None:
         columns.check_of_sequences(lacks)
         takes, request.column = "lacking", columns.position(lacks)
     request.takes = _TAKES[takes]
-    if limit is not None:
-        request.timeout_ms = limit
+    if limit_ms is not None:
+        request.timeout_ms = limit_ms
     return request.SerializeToString()
 
 
@@ -506,11 +497,6 @@ def _first(column: object) -> np.ndarray:
     return np.asarray(column)[0] if values is None else np.asarray(values)
 
 
-def accepted(answer: bytes) -> bool:
-    """Returns whether a failed rollout was noted."""
-    return protos.FailRolloutResponse.FromString(answer).is_accepted
-
-
 def settle_fields(
     table: str, lease: tuple[int, int], keys: Sequence[int] | None, ack: bool
 ) -> dict[str, object]:
@@ -524,8 +510,7 @@ def settle_fields(
 
 def held_by_others(answer: bytes) -> np.ndarray:
     """Returns the keys of an answer to a settled lease, uint64 `[M]`."""
-    settled = protos.SettleResponse.FromString(answer)
-    return np.array(settled.held_by_others, np.uint64)
+    return np.array(answer_of("Settle", answer).held_by_others, np.uint64)
 
 
 # Their public import path.

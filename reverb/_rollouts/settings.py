@@ -13,6 +13,8 @@ from reverb.shown_text import type_name
 __all__ = ["Rollouts", "RolloutsInfo", "column_names"]
 
 _ON_STALE = ("again", "keep")
+# Numbers that may be absent.
+_OPTIONAL = ("ahead", "items_per_version", "max_staleness")
 
 
 def column_names(signature: object) -> list[str]:
@@ -77,7 +79,7 @@ class Rollouts:
         object.__setattr__(self, "item", tuple(self.item))
         check_at_least(1, "num_rollouts", self.num_rollouts)
         check_at_least(1, "max_attempts", self.max_attempts)
-        for name in ("min_rollouts", "ahead", "items_per_version", "max_staleness"):
+        for name in ("min_rollouts", *_OPTIONAL):
             value = getattr(self, name)
             if value is not None and check_integer(name, value) < 0:
                 raise InvalidArgumentError(f"{name} must be at least 0, got {value}")
@@ -115,7 +117,7 @@ class Rollouts:
             open_timeout_ms=round(1000 * (self.open_timeout_s or 0)),
             max_attempts=self.max_attempts,
         )
-        for name in ("ahead", "items_per_version", "max_staleness"):
+        for name in _OPTIONAL:
             value = getattr(self, name)
             if value is not None:
                 setattr(settings, name, value)
@@ -125,8 +127,7 @@ class Rollouts:
     def from_proto(cls, settings: Any, signature: object) -> "Rollouts":
         """Reads the settings of a table with this signature. 0 is the default, as in a config."""
         names = column_names(signature)
-        optional = ("ahead", "items_per_version", "max_staleness")
-        given = {name: getattr(settings, name) for name in optional if settings.HasField(name)}
+        given = {name: getattr(settings, name) for name in _OPTIONAL if settings.HasField(name)}
         for at in settings.item_columns:
             if at >= len(names):
                 raise InvalidArgumentError(

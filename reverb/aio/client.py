@@ -32,7 +32,6 @@ from reverb._client.rollout_items import (
     Columns,
     OpenItem,
     Taken,
-    accepted,
     all_of,
     check_rollout,
     fetch_request,
@@ -941,9 +940,9 @@ class Client:
           UnimplementedError: If the server does not know rollouts.
         """
         check_rollout(None, version)
-        check_timeout_ms(timeout_ms)
+        limit_ms = check_timeout_ms(timeout_ms)
         columns = await self._rollout_columns(table)
-        changes = opening(columns, data, rollouts, name, after, priority, version, timeout_ms)
+        changes = opening(columns, data, rollouts, name, after, priority, version, limit_ms)
         return was_inserted(await self._change_items(changes), table, after)
 
     @contextlib.asynccontextmanager
@@ -969,9 +968,9 @@ class Client:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
-        check_timeout_ms(timeout_ms)
+        limit_ms = check_timeout_ms(timeout_ms)
         columns = await self._rollout_columns(table)
-        request = take_request(columns, "open", 1, None, False, timeout_ms)
+        request = take_request(columns, "open", 1, None, False, limit_ms)
         taken = Taken(columns, await self._call(_Core.take, request))
         item, tries = await self._read_open(taken, 1), 1
         while item is None:
@@ -1045,7 +1044,7 @@ class Client:
         check_integer("rollout", rollout)
         with item.making(rollout, False) as number:
             failed = request_of("FailRollout", **item.failure(number, reason))
-            return accepted(await self._call(_Core.call, *failed))
+            return answer_of("FailRollout", await self._call(_Core.call, *failed)).is_accepted
 
     async def take(
         self,
@@ -1089,10 +1088,10 @@ class Client:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
-        check_timeout_ms(timeout_ms)
+        limit_ms = check_timeout_ms(timeout_ms)
         num_items = check_at_least(1, "num_items", num_items)
         known = await self._rollout_columns(table)
-        request = take_request(known, "ready", num_items, lacks, partial, timeout_ms)
+        request = take_request(known, "ready", num_items, lacks, partial, limit_ms)
         for name in columns or ():
             known.position(name)
         for tries_left in reversed(range(MOST_TAKES)):

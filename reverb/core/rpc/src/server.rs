@@ -40,6 +40,6 @@ pub use peer::{Encryption, Peer};
 pub use responder::Responder;
 pub use stop::{Stop, StopSender, stop_signal, stopped_for_good, stopping};
 pub use traffic::{LIMITS, Traffic};
-pub use unary::{decode, read_single_encoded, read_single_message};
+pub use unary::{decode, read_first, read_single_encoded, read_single_message, several_messages};
 #[cfg(unix)]
 pub use unix_socket::UnixPort;

@@ -18,7 +18,7 @@ use hashbrown::HashMap;
 use reverb_base::{Error, Result};
 use reverb_data::rollouts::{
     LeaseId, OnStale, Outcome, Part, Piece, Rollout, RolloutSettings, RolloutsInfo, SequenceInfo,
-    Stage, StoredGrowing, Versions, join, lay_out,
+    Stage, StoredGrowing, join, lay_out,
 };
 use reverb_data::{StoredItem, Trajectory};
 
@@ -487,23 +487,21 @@ impl Rollouts {
         next.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// Largest staleness of items that do not stay as they are.
-    fn most_stale(&self) -> Option<u32> {
-        self.settings.max_staleness.filter(|_| self.settings.on_stale == OnStale::Again)
-    }
-
     /// True if a rollout that comes now would make its item too stale.
     pub(super) fn is_too_old(&self, rollout: &Rollout) -> bool {
-        let Versions { oldest, .. } = rollout.versions.or_of_table(self.kept.version);
-        let staleness = self.kept.version.saturating_sub(oldest);
-        self.most_stale().is_some_and(|most| staleness > i64::from(most))
+        self.is_staler(rollout.versions.or_of_table(self.kept.version).oldest)
     }
 
     /// True if an item of this age is staler than allowed.
     pub(super) fn is_stale(&self, item: &Growing) -> bool {
-        let Some(most) = self.most_stale() else { return false };
-        let staleness = |oldest| self.kept.version.saturating_sub(oldest);
-        item.oldest().is_some_and(|oldest| staleness(oldest) > i64::from(most))
+        item.oldest().is_some_and(|oldest| self.is_staler(oldest))
+    }
+
+    /// True if what this version made is staler than allowed. With `OnStale::Keep` nothing is.
+    fn is_staler(&self, oldest: i64) -> bool {
+        let most = self.settings.max_staleness;
+        let most = most.filter(|_| self.settings.on_stale == OnStale::Again);
+        most.is_some_and(|most| self.kept.version.saturating_sub(oldest) > i64::from(most))
     }
 
     /// What is aside, to be freed with the table.

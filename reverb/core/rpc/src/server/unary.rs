@@ -30,9 +30,29 @@ pub async fn read_single_encoded(stop: &Stop, reader: &mut MessageReader) -> Res
         Error::invalid_argument("The call has no message; it must have exactly one.")
     })?;
     if stop.or(reader.next()).await??.is_some() {
-        return Err(Error::invalid_argument("The call has several messages; it must have one."));
+        return Err(several_messages());
     }
     Ok(message)
+}
+
+/// Reads and decodes the only message of a call that stays open after it.
+///
+/// # Errors
+///
+/// `InvalidArgument` if there is none, or if it is malformed; those of the connection.
+pub async fn read_first<M: prost::Message + Default>(
+    stop: &Stop,
+    reader: &mut MessageReader,
+) -> Result<M> {
+    let message = stop.or(reader.next()).await??;
+    decode(message.ok_or_else(|| {
+        Error::invalid_argument("The call has no message; it must begin with one.")
+    })?)
+}
+
+/// The error of a call with a second message.
+pub fn several_messages() -> Error {
+    Error::invalid_argument("The call has several messages; it must have one.")
 }
 
 /// Decodes a message.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use reverb_base::{Error, Result};
 use reverb_rpc::Message;
 use reverb_rpc::framing::MessageReader;
-use reverb_rpc::server::{Responder, decode};
+use reverb_rpc::server::{Responder, read_first, several_messages};
 use reverb_wire::generated::reverb::{HoldLeasesRequest, HoldLeasesResponse};
 use tokio::runtime::Handle;
 
@@ -156,11 +156,7 @@ pub(crate) async fn run(
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
-    let request = service.stop.or(reader.next()).await??;
-    let request = request.ok_or_else(|| {
-        Error::invalid_argument("The call has no message; it must begin with one.")
-    })?;
-    let request: HoldLeasesRequest = decode(request)?;
+    let request: HoldLeasesRequest = read_first(&service.stop, &mut reader).await?;
     let hold = service.hold_leases(request, responder.client().into())?;
     responder.send_now(Message::encode(&HoldLeasesResponse {}))?;
     tokio::select! {
@@ -171,9 +167,7 @@ pub(crate) async fn run(
                 hold.release();
                 Ok(())
             }
-            Ok(Some(_)) => {
-                Err(Error::invalid_argument("The call has several messages; it must have one."))
-            }
+            Ok(Some(_)) => Err(several_messages()),
             Err(error) => Err(error),
         },
         is_lost = responder.cancelled_or_lost() => {

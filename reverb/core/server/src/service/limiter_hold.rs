@@ -8,7 +8,7 @@ use reverb_base::{Error, Result};
 use reverb_engine::{ChangedBy, LimiterHold};
 use reverb_rpc::Message;
 use reverb_rpc::framing::MessageReader;
-use reverb_rpc::server::{Responder, decode};
+use reverb_rpc::server::{Responder, read_first, several_messages};
 use reverb_wire::generated::reverb::{HoldRateLimiterRequest, HoldRateLimiterResponse};
 
 use crate::service::Service;
@@ -52,11 +52,7 @@ pub(crate) async fn run(
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
-    let request = service.stop.or(reader.next()).await??;
-    let request = request.ok_or_else(|| {
-        Error::invalid_argument("The call has no message; it must begin with one.")
-    })?;
-    let request: HoldRateLimiterRequest = decode(request)?;
+    let request: HoldRateLimiterRequest = read_first(&service.stop, &mut reader).await?;
     service.table_for(caller, Right::Admin, &request.table)?;
     let _hold = service.hold_limiter(&request, changed_by(responder))?;
     responder.send_now(Message::encode(&HoldRateLimiterResponse {}))?;
@@ -65,7 +61,7 @@ pub(crate) async fn run(
         error = service.interrupted() => Err(error),
         message = reader.next() => match message? {
             None => Ok(()),
-            Some(_) => Err(Error::invalid_argument("The call has several messages; it must have one.")),
+            Some(_) => Err(several_messages()),
         },
         () = responder.closed() => Err(Error::cancelled("The caller cancelled the stream.")),
     }

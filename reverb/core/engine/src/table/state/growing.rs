@@ -293,12 +293,19 @@ impl TableState {
                 rollouts.list(key);
                 return;
             }
-            if num_final < settings.min_rollouts {
-                self.leave(key, Removal::Failed);
-                return;
-            }
-            self.settle_rollouts(key);
+            return self.end_rollouts(key);
         }
+        self.complete(key);
+    }
+
+    /// No more rollouts come for an open item: it is trained with what it has, if that is enough.
+    fn end_rollouts(&mut self, key: u64) {
+        let min_rollouts = self.settings().min_rollouts;
+        let Some(item) = self.growing().get(key) else { return };
+        if item.count(|it| *it == Outcome::Final) < min_rollouts {
+            return self.leave(key, Removal::Failed);
+        }
+        self.settle_rollouts(key);
         self.complete(key);
     }
 
@@ -601,7 +608,7 @@ impl TableState {
         item.values.times_sampled = item.values.times_sampled.saturating_add(1);
         let GrowingValues { times_sampled, priority, inserted_at_ns, .. } = item.values;
         let is_used_up = max_times_sampled > 0 && times_sampled >= max_times_sampled;
-        let trajectory = item.pieces.first().map(|piece| piece.trajectory.clone());
+        let trajectory = item.trajectory();
         let Some(trajectory) = trajectory else { return };
         let sampled = Sampled {
             key,
@@ -635,7 +642,7 @@ impl TableState {
         item.attempts += u32::from(is_lost);
         match item.stage {
             Stage::Ready => {
-                let trajectory = item.pieces.first().map(|piece| piece.trajectory.clone());
+                let trajectory = item.trajectory();
                 give_back(rollouts);
                 if let Some(trajectory) = trajectory {
                     self.limiter.uncount_sample();
@@ -652,14 +659,7 @@ impl TableState {
                     rollouts.list(key);
                     return;
                 }
-                // It is trained with what it has, if that is enough.
-                let is_enough = item.count(|it| *it == Outcome::Final) >= settings.min_rollouts;
-                if is_enough {
-                    self.settle_rollouts(key);
-                    self.complete(key);
-                } else {
-                    self.leave(key, Removal::Failed);
-                }
+                self.end_rollouts(key);
             }
         }
     }
