@@ -83,11 +83,6 @@ class RolloutBatch:
     _columns: Columns = dataclasses.field(repr=False)
     _each: tuple[tuple[int, ...], ...] = dataclasses.field(repr=False, default=())
 
-    @property
-    def columns(self) -> Columns:
-        """The columns of the table."""
-        return self._columns
-
     def __len__(self) -> int:
         return len(self.name)
 
@@ -120,7 +115,7 @@ class RolloutBatch:
             _each=tuple(self._each[at] for at in chosen),
         )
 
-    def requests(self, columns: Sequence[str] | None) -> Iterator["Part"]:
+    def _requests(self, columns: Sequence[str] | None) -> Iterator["Part"]:
         """Yields what to fetch: for items that have the same columns, their keys, and the columns.
 
         Args:
@@ -139,7 +134,7 @@ class RolloutBatch:
             if wanted:
                 yield Part(positions, self.info.key[positions], wanted, indices)
 
-    def extension(self, columns: Mapping[str, object], overwrite: bool) -> Changes:
+    def _extension(self, columns: Mapping[str, object], overwrite: bool) -> Changes:
         """Returns the inserts of late columns, for each item at once."""
         found = {name: self._split(name, column) for name, column in columns.items()}
         changes = []
@@ -160,12 +155,12 @@ class RolloutBatch:
             changes.append(parts.into(Change(int(key), 1.0), message))
         return Changes(self.table, changes)
 
-    def accepted(self, refused: Sequence[bytes]) -> np.ndarray:
+    def _accepted(self, refused: Sequence[bytes]) -> np.ndarray:
         """Returns for each item whether the server took its change, bool `[N]`."""
         parse = protos.InsertStreamResponse.Refused.FromString
         return ~np.isin(self.info.key, [parse(it).key for it in refused])
 
-    def chosen(self, keys: object) -> Sequence[int] | None:
+    def _chosen(self, keys: object) -> Sequence[int] | None:
         """Returns keys of items for a call; `None` for all of the lease, if it has no others."""
         if keys is None:
             return None if self.is_whole else self.info.key.tolist()
@@ -243,7 +238,7 @@ def _info(items: list) -> BatchInfo:
 
 def with_data(batch: RolloutBatch, parts: Sequence[tuple[Part, ReplayBatch]]) -> RolloutBatch:
     """Returns a batch with columns: those that all of its parts have."""
-    columns = batch.columns
+    columns = batch._columns
     shared = set.intersection(*(set(part.names) for part, _ in parts)) if parts else set()
     data: dict[str, Column] = {}
     for part, fetched in parts:

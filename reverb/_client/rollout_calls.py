@@ -156,8 +156,8 @@ class Calls:
           UnavailableError: If no server answers.
         """
         check_rollout(rollout, version)
-        with item.making(rollout, partial) as number:
-            return not self._change_items(item.growth(sequences, number, version, partial))
+        with item._making(rollout, partial) as number:
+            return not self._change_items(item._growth(sequences, number, version, partial))
 
     def fail_rollout(self, item: OpenItem, rollout: int, reason: str) -> bool:
         """Says that a rollout of an open item will not be made.
@@ -177,8 +177,8 @@ class Calls:
           UnavailableError: If no server answers.
         """
         check_integer("rollout", rollout)
-        with item.making(rollout, False) as number:
-            failed = request_of("FailRollout", **item.failure(number, reason))
+        with item._making(rollout, False) as number:
+            failed = request_of("FailRollout", **item._failure(number, reason))
             return answer_of("FailRollout", self._client.call(*failed)).is_accepted
 
     def take(
@@ -263,7 +263,7 @@ class Calls:
           UnavailableError: If no server answers.
         """
         fetched = []
-        for part in batch.requests(columns):
+        for part in batch._requests(columns):
             try:
                 rows = self._fetch_rows(batch.table, part.keys, part.indices)
             except InvalidArgumentError:
@@ -293,8 +293,8 @@ class Calls:
           SignatureMismatchError: If a column does not match the signature.
           UnavailableError: If no server answers.
         """
-        refused = self._change_items(batch.extension(columns, overwrite))
-        return batch.accepted(refused)
+        refused = self._change_items(batch._extension(columns, overwrite))
+        return batch._accepted(refused)
 
     def ack(self, batch: RolloutBatch, keys: object = None) -> np.ndarray:
         """Says that items are trained: they count as sampled, and leave if that was the last time.
@@ -312,7 +312,7 @@ class Calls:
           UnavailableError: If no server answers.
         """
         # By their keys, because the lease may have ended: then they are trained all the same.
-        chosen = batch.chosen(batch.info.key if keys is None else keys)
+        chosen = batch._chosen(batch.info.key if keys is None else keys)
         settle = settle_fields(batch.table, batch.lease, chosen, True)
         return held_by_others(self._client.call(*request_of("Settle", **settle)))
 
@@ -326,7 +326,7 @@ class Calls:
         Raises:
           UnavailableError: If no server answers.
         """
-        settle = settle_fields(batch.table, batch.lease, batch.chosen(keys), False)
+        settle = settle_fields(batch.table, batch.lease, batch._chosen(keys), False)
         self._client.call(*request_of("Settle", **settle))
 
     def set_version(self, table: str, version: int, *, rewind: bool = False) -> int:

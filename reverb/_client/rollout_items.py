@@ -332,7 +332,7 @@ class OpenItem:
         return self._columns.table
 
     @contextlib.contextmanager
-    def making(self, rollout: int | None, partial: bool) -> Iterator[int]:
+    def _making(self, rollout: int | None, partial: bool) -> Iterator[int]:
         """Yields the number of a rollout, which is not missing from then on, unless that fails."""
         number = self._number(rollout)
         is_missing = number in self.missing and not partial
@@ -345,25 +345,25 @@ class OpenItem:
                 bisect.insort(self.missing, number)
             raise
 
-    def growth(self, sequences: object, number: int, version: object, partial: bool) -> Changes:
+    def _growth(self, sequences: object, number: int, version: object, partial: bool) -> Changes:
         """Returns the insert of a rollout."""
         parts = Parts(self._columns)
         for at, sequence in enumerate(_sequences_of(sequences)):
             parts.add_sequence(number, at, sequence)
-        message = protos.ItemChange(lease=self.lease_message())
+        message = protos.ItemChange(lease=self._lease_message())
         versions = _versions(self.version if version is None else version)
         message.rollouts.add(number=number, is_partial=bool(partial), **versions)
         return Changes(self.table, [parts.into(Change(self.key, 1.0), message)])
 
-    def failure(self, number: int, reason: str) -> dict[str, object]:
+    def _failure(self, number: int, reason: str) -> dict[str, object]:
         """Returns the fields of a call that says that a rollout will not be made."""
         if not isinstance(reason, str):
             raise TypeError(f"reason must be a str, got {type_name(reason)}")
         failed = protos.Rollout(number=number, failed=reason)
-        lease = self.lease_message()
+        lease = self._lease_message()
         return {"table": self.table, "key": self.key, "lease": lease, "rollout": failed}
 
-    def lease_message(self) -> object:
+    def _lease_message(self) -> object:
         """Returns its lease as a message."""
         return protos.Lease(holder=self._lease[0], number=self._lease[1])
 
