@@ -95,8 +95,9 @@ def test_an_insert_times_out(served, error_says):
     client = served(1, ahead=0, items_per_version=1)
     insert(client, "a")
     text = (
-        "Timeout exceeded: insert_item did not finish within 20 ms. It was waiting for room in "
-        "the backlog."
+        "Timeout exceeded: insert_item did not finish within 20 ms. It was waiting for a "
+        "place in table train: `reverb why` says whether its backlog, its size, memory or a pause "
+        "is in the way."
     )
     error_says(lambda: insert(client, "b", timeout_ms=20), DeadlineExceededError, text)
 

@@ -131,6 +131,16 @@ def test_a_pause_stops_inserts_and_takes_but_no_rollouts(two, background, until)
         assert inserting.result()
 
 
+def test_a_take_that_times_out_names_the_pause(served):
+    client = served(1)
+    ready(client, "a", num_rollouts=1)
+    client.pause_table("train")
+    with pytest.raises(DeadlineExceededError, match="Samples of table train are paused by "):
+        client.take("train", 1, timeout_ms=20)
+    client.resume_table("train")
+    assert client.take("train", 1).name == ["a"]
+
+
 def test_acks_go_on_while_a_table_is_paused(served):
     client = served(1)
     ready(client, *"ab", num_rollouts=1)

@@ -355,7 +355,8 @@ impl Client {
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let mut insertion = self.wait(py, self.core()?.start_insert())?;
         changes.add_to(&mut insertion)?;
-        let refused = self.wait(py, send_changes(insertion, changes.limit()))?;
+        let limit = changes.limit();
+        let refused = self.wait(py, send_changes(insertion, changes.table, limit))?;
         Ok(refused.iter().map(|it| PyBytes::new(py, it)).collect())
     }
 

@@ -98,7 +98,7 @@ pub(crate) fn add_rows(
 /// Changes of items with rollouts, as Python describes them.
 #[derive(FromPyObject)]
 pub(crate) struct ItemChanges<'py> {
-    table: String,
+    pub(crate) table: String,
     changes: Vec<ItemChange<'py>>,
     timeout_s: Option<f64>,
 }
@@ -139,6 +139,7 @@ impl ItemChanges<'_> {
 /// Sends changes; returns why the server refused some, as serialized messages.
 pub(crate) async fn send_changes(
     insertion: Insertion,
+    table: String,
     limit: Option<Duration>,
 ) -> Result<Vec<Vec<u8>>> {
     let sent = insertion.finish_changes();
@@ -146,7 +147,11 @@ pub(crate) async fn send_changes(
         None => sent.await?,
         // The dropped stream cancels an insert that waits.
         Some(limit) => tokio::time::timeout(limit, sent).await.unwrap_or_else(|_| {
-            Err(Error::deadline_exceeded("insert_item", limit, "room in the backlog"))
+            let place = format!(
+                "a place in table {table}: `reverb why` says whether its backlog, its size, memory \
+                 or a pause is in the way"
+            );
+            Err(Error::deadline_exceeded("insert_item", limit, &place))
         })?,
     };
     Ok(refused.iter().map(|(key, why)| from_refusal(*key, why).encode_to_vec()).collect())

@@ -319,7 +319,8 @@ impl AsyncClient {
     ) -> PyResult<Py<PyAny>> {
         let mut insertion = insertion.get().take().or_raise()?;
         changes.add_to(&mut insertion)?;
-        self.start(py, send_changes(insertion, changes.limit()), |py, refused| {
+        let limit = changes.limit();
+        self.start(py, send_changes(insertion, changes.table, limit), |py, refused| {
             let refused = refused.iter().map(|it| PyBytes::new(py, it));
             Ok(PyList::new(py, refused)?.into_any().unbind())
         })

@@ -15,6 +15,7 @@ use super::operation::wall_clock_ns;
 use super::rollouts::{Kept, Takes};
 use super::state::{MAX_SAMPLE_ITEMS, TableState, Taken};
 use super::wait_queues::Completions;
+use super::wait_reason::{WaitReason, paused_samples};
 use super::{Shared, Table};
 
 /// The answer to a request for items.
@@ -176,8 +177,10 @@ impl Table {
             if is_partial && there > 0 && shared.queues.paused.samples.is_none() {
                 return shared.state.take_growing(takes, there, lease, now);
             }
-            let why = shared.why_take_waits(request);
-            Err(Error::rate_limiter_timeout(&format!("Table {}: {why}", self.name())))
+            Err(match shared.why_take_waits(request) {
+                WaitReason::Paused(by) => paused_samples(self.name(), &by),
+                why => Error::rate_limiter_timeout(&format!("Table {}: {why}", self.name())),
+            })
         })?
     }
 

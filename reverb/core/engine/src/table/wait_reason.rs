@@ -227,6 +227,13 @@ impl fmt::Display for WaitReason {
     }
 }
 
+/// Error of a sample request or a take that times out while samples are paused.
+pub(super) fn paused_samples(table: &str, by: &ChangedBy) -> Error {
+    Error::rate_limiter_timeout(&format!(
+        "Samples of table {table} are paused by {by}; resume_table resumes them."
+    ))
+}
+
 impl Shared {
     /// Reason of the first insert in the queue, or of the next insert if there is none. Does not
     /// consider the size of the next item.
@@ -259,7 +266,6 @@ impl Shared {
     pub(super) fn why_sample_waits(&self) -> Option<WaitReason> {
         if let (0, Some(request)) =
             (self.queues.queued_samples(), self.queues.takes.oldest_request())
-            && self.queues.paused.samples.is_none()
         {
             return Some(self.why_take_waits(request));
         }
@@ -268,6 +274,9 @@ impl Shared {
 
     /// Reason of a take.
     pub(super) fn why_take_waits(&self, TakeRequest { takes, num, .. }: TakeRequest) -> WaitReason {
+        if let Some(by) = &self.queues.paused.samples {
+            return WaitReason::Paused(by.clone());
+        }
         let there = self.state.num_takable(takes);
         let info = self.state.rollouts().map(Rollouts::info).unwrap_or_default();
         let what = match takes {
@@ -287,9 +296,7 @@ impl Shared {
         let table = &self.config.name;
         let why = self.queues.position(id).and_then(|at| self.why_waits_at(at));
         if let Some(WaitReason::Paused(by)) = &why {
-            return Error::rate_limiter_timeout(&format!(
-                "Samples of table {table} are paused by {by}; resume_table resumes them."
-            ));
+            return paused_samples(table, by);
         }
         let is_no_window = matches!(&why, Some(WaitReason::NoWindow { .. }));
         let why = why.map_or(
