@@ -61,8 +61,10 @@ class Row:
     @property
     def verdict(self) -> str:
         """The goal and whether it is met; empty without a goal."""
-        goals = [(f">= {self.least:.4g}", self.value >= self.least)] if self.least else []
-        goals += [(f"<= {self.most:.4g}", self.value <= self.most)] if self.most else []
+        goals = (
+            [(f">= {self.least:.4g}", self.value >= self.least)] if self.least is not None else []
+        )
+        goals += [(f"<= {self.most:.4g}", self.value <= self.most)] if self.most is not None else []
         return ", ".join(f"{goal} {'met' if is_met else 'MISSED'}" for goal, is_met in goals)
 
 

@@ -99,6 +99,19 @@ def test_a_store_starts_in_the_place_that_it_had(left, shard, text):
     serve(left, shard).stop()
 
 
+def test_a_newer_checkpoint_makes_no_place_right(left, tmp_path, root):
+    """Else a shard would move the store of its neighbour away, and serve."""
+    with serve(tmp_path / "g-1", Shard(1, 4, "g"), root) as server:
+        fill(server.localhost_client(), 5)
+        server.localhost_client().checkpoint()
+    with pytest.raises(FailedPreconditionError, match="belongs to shard 2 of 4, this is shard 1"):
+        serve(left, Shard(1, 4, "g"), root)
+    assert not [*left.glob("stale-*")]
+    # After a reshard, by a checkpoint, there is another number of them.
+    with serve(left, Shard(2, 6, "g"), root) as server:
+        assert len(keys_of(server.localhost_client())) == 5
+
+
 @pytest.mark.parametrize("shard", [None, Shard(0, 3, "g", rejoins=True)])
 def test_a_map_that_arrives_later_is_compared_too(left, capfd, shard):
     with serve(left, shard) as server:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import reverb
+from support import kill_load
 from support.kill_load import (
     BATCH,
     MEMORY,
@@ -25,6 +26,7 @@ from support.kill_load import (
     number_of,
 )
 from support.programs import Program
+from support.rolling_restart import free_ports
 
 NUM_SHARDS = 3
 SHARD = """
@@ -46,8 +48,8 @@ class Group:
 
     def __init__(self, directory, interval_s):
         self.directory, self.interval_s = directory, interval_s
-        self.programs, self.ports = {}, {}
-        for shard in range(NUM_SHARDS):
+        self.programs, self.ports = {}, dict(enumerate(free_ports(NUM_SHARDS)))
+        for shard in self.ports:
             self.start(shard)
         self.address = "shards:///" + ",".join(f"localhost:{it}" for it in self.ports.values())
         self.client = reverb.Client(self.address)
@@ -62,9 +64,9 @@ class Group:
 
     def start(self, shard):
         path = self.directory / f"shard-{shard}"
-        port = self.ports.get(shard, 0)
+        port = self.ports[shard]
         self.programs[shard] = Program(SHARD, path, self.interval_s, MEMORY, port)
-        self.ports[shard] = int(self.programs[shard].line())
+        assert int(self.programs[shard].line()) == port
 
     def run_until_killed(self, start, shard, seconds):
         """Lets clients work, kills the shard, and returns when, and what was confirmed."""
@@ -154,8 +156,10 @@ class Round:
 
 
 def kill_again_and_again(directory, num_kills, interval_s, seed):
-    """Returns how many seconds before each kill the oldest row was confirmed that was lost."""
-    moments, lost = random.Random(seed), []
+    """Returns of each kill how many seconds before it the oldest row was confirmed that was lost,
+    and how long the longest sync before it took.
+    """
+    moments, seen = random.Random(seed), []
     with Group(directory, interval_s) as group:
         numbers = np.arange(NUM_UPDATED)
         group.client.insert_batch({"number": numbers}, {"updated": 0.0})
@@ -170,11 +174,12 @@ def kill_again_and_again(directory, num_kills, interval_s, seed):
             lost_since, rows = done.check_rows()
             found, updates = done.check_updates(found)
             done.check_deletes()
-            lost.append(max(0.0, killed_at - lost_since))
+            lost = round(max(0.0, killed_at - lost_since), 2)
+            seen.append((lost, round(kill_load.longest_sync_s(lines), 3)))
             for table in ("first", "second", "deleted"):
                 group.client.reset(table)
             start = dataclasses.replace(start, rows=rows, updates=updates)
-    return lost
+    return seen
 
 
 @pytest.mark.timeout(120)
@@ -185,5 +190,5 @@ def test_three_kills_of_shards_lose_nothing_that_was_synced(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_many_kills_of_shards_lose_nothing_that_was_synced(tmp_path):
-    lost = kill_again_and_again(tmp_path, 25, 1.0, seed=4)
-    print("seconds that were lost:", sorted(round(each, 2) for each in lost))
+    seen = kill_again_and_again(tmp_path, 25, 1.0, seed=4)
+    print("seconds that were lost, and of the longest sync:", sorted(seen))

@@ -8,6 +8,7 @@ the tables of a server that comes back must be those after a first part of each 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
 import threading
@@ -150,8 +151,16 @@ def _watch(client: reverb.Client, _: Start | GroupStart) -> None:
         status = client.status()
         # The moment of a group is that of the shards that answer.
         if all(shard.status for shard in status.shards):
-            _said("synced", status.store.synced_at or 0.0, status.store.lag_s)
+            store = status.store
+            _said("synced", store.synced_at or 0.0, store.lag_s, store.syncs, store.sync_s)
         time.sleep(0.05)
+
+
+def longest_sync_s(lines: list[list[Any]]) -> float:
+    """The longest sync of a file that the watch has seen; the mean of those between two looks."""
+    seen = [line[4:6] for line in lines if line[0] == "synced"]
+    spans = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(seen) if b[0] > a[0]]
+    return max((seconds / count for count, seconds in spans), default=0.0)
 
 
 def _work(works: Iterable[Callable[[reverb.Client, Any], None]], start: Any) -> None:

@@ -10,6 +10,7 @@ import collections
 import contextlib
 import json
 import pathlib
+import random
 import signal
 import socket
 from collections.abc import Iterator
@@ -86,12 +87,18 @@ SAMPLERS = (
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for it in sockets:
-            it.bind(("127.0.0.1", 0))
-        return [it.getsockname()[1] for it in sockets]
+    """Ports that nobody listens on.
+
+    The system gives none of them to a connection or a server without a port, so they stay free
+    while a server restarts.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.SystemRandom().randrange(10_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            ports = [*{*ports, port}]
+    return ports
 
 
 class RestartedServer:

@@ -12,6 +12,8 @@ from support.skipped import skip_without
 
 MIB = 2**20
 
+# Ray's workers have a niceness of 15, so beside other tests they would get next to nothing.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 pytest_pycollect_makemodule = skip_without("ray", "Ray", "test-ray")
 

@@ -72,7 +72,9 @@ class Model:
         self._client = reverb.Client(group.status().shards[index].address)
 
     def insert_for(self, seconds):
-        """Inserts; afterwards nothing is on its way."""
+        """Inserts; afterwards nothing is on its way, and the store is not empty."""
+        self.insert(1)
+        self._client.sync()
         end = time.time() + seconds
         while time.time() < end:
             self.insert(1)
@@ -128,7 +130,7 @@ def contents(address):
 def wait_until_back(group, index, num_starts, deadline_s=2 * DEADLINE_S):
     deadline = time.monotonic() + deadline_s
     while not (group.status().shards[index].num_starts > num_starts and group.status().is_complete):
-        assert time.monotonic() < deadline, group.status()
+        assert time.monotonic() < deadline, str(group.status())
         time.sleep(0.05)
 
 

@@ -114,6 +114,9 @@ pub(crate) struct History {
     snapshot: Option<Vec<(usize, Table)>>,
     /// All commits that began, and the last one that is on disk for sure.
     pub(crate) commits: BTreeMap<u64, Seen>,
+    /// Those that a start did not find, by their numbers, which later ones have got. Their frames
+    /// may be there, behind the end of a log that counts.
+    pub(crate) given_up: Vec<(u64, Seen)>,
     synced: u64,
     restart: Restart,
     stop_again: Option<u64>,
@@ -132,6 +135,7 @@ impl History {
             waiting: None,
             snapshot: None,
             commits: BTreeMap::from([(0, Seen::default())]),
+            given_up: Vec::new(),
             synced: 0,
             restart: Restart::Machine,
             stop_again: None,
@@ -175,7 +179,7 @@ impl History {
         (self.tables, self.journal) = (tables, Some(journal));
         self.tables.chunks().for_each(check_chunk);
         self.synced = commit;
-        self.commits.retain(|number, _| *number <= commit);
+        self.given_up.extend(self.commits.split_off(&(commit + 1)));
     }
 
     fn journal(&mut self) -> &mut Journal {
