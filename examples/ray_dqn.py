@@ -200,6 +200,7 @@ class Saboteur:
         self.victim = 0  # the shard that is killed
         self.num_saved = self.num_before = self.num_missing = 0
         self.fault: Exception | None = None
+        self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -209,7 +210,8 @@ class Saboteur:
         return self.back_at > 0 and self.num_missing == 0 and self.num_saved > 0
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """Ends the thread, when the shard is back; a training on a slow machine may end before."""
+        self._has_ended.wait(120)
         self._stop.set()
         self._thread.join()
 
@@ -229,10 +231,12 @@ class Saboteur:
                 self._look()
             self.back_at = self._progress.seconds
             self._compare()
+            self._has_ended.set()
             while not self._stop.is_set():
                 self._look()
         except Exception as error:
             self.fault = error
+            self._has_ended.set()
 
     def _wait_until(self, seconds: float) -> None:
         while self._progress.seconds < seconds and not self._stop.is_set():

@@ -26,7 +26,7 @@ from reverb.adapters.sb3 import ReverbReplayBuffer
 
 PRIORITY_EXPONENT = 0.6
 # Goal of the final evaluation, steps of the environment, and seconds on a machine that is busy.
-BUDGETS = {"full": (195.0, 60_000, 180.0), "quick": (100.0, 40_000, 60.0)}
+BUDGETS = {"full": (195.0, 60_000, 180.0), "quick": (100.0, 40_000, 180.0)}
 EVALUATE_PERIOD = 5_000  # steps
 
 
