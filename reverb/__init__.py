@@ -26,6 +26,7 @@ from reverb._batches.batches import batches
 from reverb._batches.importance import MAX_PRIORITY, importance_weights, sequence_priority
 from reverb._batches.iterator import BatchIterator
 from reverb._batches.prefetching import PrefetchStats
+from reverb._client.own_keys import key_of
 from reverb._client.ragged import Ragged
 from reverb._client.rollout_batch import RolloutBatch, split_balanced
 from reverb._client.rollout_items import OpenItem
@@ -97,6 +98,7 @@ __all__ = [
     "cluster",
     "hindsight",
     "importance_weights",
+    "key_of",
     "logging",
     "rate_limiters",
     "schedules",

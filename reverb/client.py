@@ -30,7 +30,7 @@ from reverb._client.connecting import (
     DEFAULT_KEEPALIVE_TIMEOUT_S,
 )
 from reverb._client.epochs import check_epochs
-from reverb._client.rollout_batch import RolloutBatch, batch_of, changed, with_data
+from reverb._client.rollout_batch import RolloutBatch, batch_of, changed, check_ready, with_data
 from reverb._client.rollout_items import (
     MOST_TAKES,
     Changes,
@@ -52,6 +52,7 @@ from reverb._client.small_calls import answer_of, request_of, sync_request, tabl
 from reverb._client.where import Where, condition_of
 from reverb._client.window import Window, check_items_of_windows
 from reverb._nests.flat import flatten_with_labels
+from reverb._rollouts.settings import Rollouts
 from reverb._server.credentials import ClientCredentials
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
@@ -225,6 +226,9 @@ class Client:
         priorities: Mapping[str, Any],
         *,
         removal_priorities: Mapping[str, Any] | None = None,
+        keys: object = None,
+        replace: bool = False,
+        timeout_ms: int | None = None,
     ) -> dict[str, np.ndarray]:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
 
@@ -232,24 +236,55 @@ class Client:
         server has confirmed all items. If Ctrl-C or an error ends the call, rows that were
         sent by then may be inserted all the same.
 
+        With `keys`, the program finds its items again without remembering what this returns. If a
+        table has an item with a key, that item gets the row's priority and keeps its data. With
+        `replace=True` it is exchanged for the row, under one lock: priority, time of the insert,
+        times sampled and place in the order are those of a new item. It is an insert also for the
+        rate limiter, unless the table has `max_times_sampled` and the old item had not been
+        sampled `samples_per_insert` times. Samples that were taken before keep the old data.
+
+        Example:
+          >>> keys = [reverb.key_of(f"position {i}") for i in range(2)]
+          >>> _ = client.insert_batch(np.zeros((2, 3)), {"table": 1.0}, keys=keys)
+          >>> _ = client.insert_batch(np.ones((2, 3)), {"table": 1.0}, keys=keys, replace=True)
+
         Args:
           data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`. Its columns are matched
             with those of a table's signature by their names, if both have names.
           priorities: The tables to insert into, and the priorities `[B]` in each, or one number for
             all rows.
           removal_priorities: As in `insert`: numbers `[B]` for a table, or one for all rows.
+          keys: A key of the program's own for each row, integers `[B]` below 2^64, such as
+            `reverb.key_of(text)`; the same in all tables. Rows are inserted in order, so of equal
+            keys the last row counts. Default: random keys.
+          replace: Whether a row replaces the item that has its key.
+          timeout_ms: Longest wait for the tables: rate limiters, full tables and pauses. The server
+            refuses rows that still wait then; with 0, those that it cannot insert at once. Default:
+            none.
 
         Returns:
           The keys of the new items for each table, uint64 `[B]`. Empty for a group of servers,
           whose keys are drawn for each shard.
 
         Raises:
-          InvalidArgumentError: If leaves or priorities differ in `B`; otherwise as `insert`.
+          DeadlineExceededError: After `timeout_ms`. The text says how many rows were not inserted,
+            which are the last ones: with one row and table, nothing was. It is the server's word,
+            which this call waits for also if it comes late.
+          FailedPreconditionError: If `keys` are given for a table with rollouts.
+          InvalidArgumentError: If leaves, priorities or keys differ in `B`, if `replace` has no
+            `keys`, or if `keys` or `timeout_ms` are given for a group of several servers;
+            otherwise as `insert`.
           SignatureMismatchError: If dtypes or shapes do not match a table's signature, or if the
             signature has no column of a name.
-          UnimplementedError: As `insert`.
+          UnavailableError: As `insert`. With `timeout_ms` also if rows were refused after a lost
+            connection, over which they may have been inserted, or if the server reads nothing
+            for 10 s after that time, because its memory is used up.
+          UnimplementedError: As `insert`; and if the server does not know `replace` or
+            `timeout_ms`.
         """
-        steps = steps_of(self._flattener, data, priorities, removal_priorities)
+        steps = steps_of(
+            self._flattener, data, priorities, removal_priorities, keys, replace, timeout_ms
+        )
         return keys_of(priorities, self._insert_rows(steps))
 
     def insert_sequence(
@@ -258,6 +293,9 @@ class Client:
         priorities: Mapping[str, float],
         *,
         removal_priorities: Mapping[str, float] | None = None,
+        key: int | None = None,
+        replace: bool = False,
+        timeout_ms: int | None = None,
     ) -> None:
         """Inserts a whole sequence, such as an episode, as one item into one or more tables.
 
@@ -273,16 +311,25 @@ class Client:
             those of a table's signature by their names, if both have names.
           priorities: As in `insert`.
           removal_priorities: As in `insert`.
+          key: A key of the program's own for the item, as `keys` of `insert_batch`.
+          replace: Whether it replaces the item that has its key, as in `insert_batch`.
+          timeout_ms: As in `insert_batch`.
 
         Raises:
-          InvalidArgumentError: If a leaf has no steps; the text names it. Otherwise as `insert`.
+          DeadlineExceededError: As `insert_batch`.
+          FailedPreconditionError: As `insert_batch`.
+          InvalidArgumentError: If a leaf has no steps; the text names it. Otherwise as `insert`,
+            and as `insert_batch` for `key`, `replace` and `timeout_ms`.
           SignatureMismatchError: If dtypes or shapes do not match a table's signature, or if the
             signature has no column of a name.
           TableNotFoundError: If there is no such table.
-          UnavailableError: If no server answers.
-          UnimplementedError: As `insert`.
+          UnavailableError: If no server answers, and as `insert_batch` with `timeout_ms`.
+          UnimplementedError: As `insert_batch`.
         """
-        self._insert(sequence_of(self._flattener, data, priorities, removal_priorities))
+        sequence = sequence_of(
+            self._flattener, data, priorities, removal_priorities, key, replace, timeout_ms
+        )
+        self._insert(sequence)
 
     @overload
     def sample(
@@ -984,12 +1031,15 @@ class Client:
         limit_ms = check_timeout_ms(timeout_ms)
         columns = self._rollout_columns(table)
         request = take_request(columns, "open", 1, None, False, limit_ms)
-        taken = Taken(columns, self._client.take(request))
-        item, tries = self._read_open(taken, 1), 1
-        while item is None:
+        tries = 0
+        while True:
             tries += 1
-            taken = Taken(columns, self._client.take(request))
-            item = self._read_open(taken, tries)
+            taken = Taken(columns, self._client.new_lease())
+            with taken.kept(self._client):
+                taken.read(self._client.take(request, taken.lease[1]))
+                item = self._read_open(taken, tries)
+            if item is not None:
+                break
         settle = settle_fields(table, taken.lease, None, False)
         try:
             yield item
@@ -1045,7 +1095,7 @@ class Client:
         Args:
           item: The item, from `open_item`.
           rollout: Its number.
-          reason: Text for people.
+          reason: Text for people, which the server logs.
 
         Returns:
           `False` if the item is no longer this client's.
@@ -1065,7 +1115,7 @@ class Client:
         num_items: int,
         *,
         lacks: str | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         with_data: bool = True,
         ack: bool = False,
         partial: bool = False,
@@ -1073,20 +1123,23 @@ class Client:
     ) -> RolloutBatch:
         """Takes items out of a table with rollouts; this client holds them from then on.
 
-        Blocks until all of them are there. Nobody else gets them until `ack`, after which they are
-        trained, or `release`, or until this client is lost, after which they are as before. An ack
-        may come hours later: ack when the checkpoint of your model is on disk, and a trainer that
-        died before gets the same items again.
+        Blocks until all of them are there; with `on_stale="wait"` also while it would leave older
+        ones that are not ready, and too many to be taken in time. Nobody else gets them until
+        `ack`, after which they are trained, or `release`, or until this client is lost, after which
+        they are as before. An ack may come hours later: ack when the checkpoint of your model is on
+        disk, and a trainer that died before gets the same items again.
 
         Args:
           table: Name of the table, which has `rollouts`.
-          num_items: Number of items, at least 1, chosen by the sampler of the table.
+          num_items: Number of items, at least 1, chosen by the sampler of the table; with
+            `on_stale="wait"` those with the oldest tokens.
           lacks: Takes items that are not ready, because their sequences lack this column, oldest
             first: for a stage that adds it by `extend`. `None`: ready items.
-          columns: Names of the columns to fetch; `None`: all that the items have.
+          columns: Names of the columns to fetch, or one; `None`: all that the items have.
           with_data: `False`: only takes; `fetch_rollouts` gets columns.
           ack: Whether they are acked when their data is here.
-          partial: After the timeout, takes what there is, at least one item.
+          partial: After the timeout, takes what there is, at least one item. It waits the whole
+            timeout for the others, also at the end of a run, when no more come.
           timeout_ms: How long to wait, in milliseconds; `None`: any time.
 
         Returns:
@@ -1094,8 +1147,8 @@ class Client:
 
         Raises:
           FailedPreconditionError: If the table has no rollouts.
-          InvalidArgumentError: If the backlog never has so many items, or if there is no such
-            column.
+          InvalidArgumentError: If the backlog never has so many items, if there is no such column,
+            or for `ack` with `lacks`.
           DeadlineExceededError: After `timeout_ms`.
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
@@ -1103,37 +1156,39 @@ class Client:
         """
         limit_ms = check_timeout_ms(timeout_ms)
         num_items = check_at_least(1, "num_items", num_items)
+        if ack and lacks is not None:
+            raise InvalidArgumentError(
+                f"ack=True trains items, and those that lack column {lacks} are not ready; add it "
+                "by extend"
+            )
         known = self._rollout_columns(table)
         request = take_request(known, "ready", num_items, lacks, partial, limit_ms)
-        for name in columns or ():
-            known.position(name)
+        known.chosen(columns)
         for tries_left in reversed(range(MOST_TAKES)):
-            taken = Taken(known, self._client.take(request))
-            batch = batch_of(taken)
+            taken = Taken(known, self._client.new_lease())
             try:
-                if with_data:
-                    batch = self.fetch_rollouts(batch, columns)
-                if ack:
-                    self.ack(batch)
-                return batch
+                with taken.kept(self._client):
+                    taken.read(self._client.take(request, taken.lease[1]))
+                    batch = batch_of(taken)
+                    if with_data:
+                        batch = self.fetch_rollouts(batch, columns)
+                    if ack:
+                        self.ack(batch)
+                    return batch
             except DataLossError:
                 # They became stale, or the server another one, after they were taken.
-                taken.give_up(self._client)
                 if not tries_left:
                     raise
-            except BaseException:
-                taken.give_up(self._client)
-                raise
         raise AssertionError("the last try returns or raises")
 
     def fetch_rollouts(
-        self, batch: RolloutBatch, columns: Sequence[str] | None = None
+        self, batch: RolloutBatch, columns: str | Sequence[str] | None = None
     ) -> RolloutBatch:
         """Returns a batch with the columns of its items, which this or another client holds.
 
         Args:
           batch: The batch, for example without data, or a `select` of it from another process.
-          columns: Names of the columns to fetch; `None`: all that the items have.
+          columns: Names of the columns to fetch, or one; `None`: all that the items have.
 
         Raises:
           DataLossError: If an item has left the table.
@@ -1164,7 +1219,8 @@ class Client:
           overwrite: Whether columns that are there already are replaced.
 
         Returns:
-          bool `[N]`: `False` for an item that is no longer this client's.
+          bool `[N]`: `False` for an item that is no longer this client's, for example because it
+            became stale and its rollouts are made once more. Nothing of it has changed; take again.
 
         Raises:
           InvalidArgumentError: If there is no such column, or another number of rows.
@@ -1177,7 +1233,8 @@ class Client:
     def ack(self, batch: RolloutBatch, keys: object = None) -> np.ndarray:
         """Says that items are trained: they count as sampled, and leave if that was the last time.
 
-        Blocks until the server answers. An ack that comes twice does no harm.
+        Blocks until the server answers. An ack that comes twice does no harm. It holds also for an
+        item that is not ready any more, because the server has gone back to a checkpoint.
 
         Args:
           batch: Items from `take`.
@@ -1187,8 +1244,10 @@ class Client:
           uint64 `[M]`: keys that another client holds now, because this one was lost in between.
 
         Raises:
+          InvalidArgumentError: If the items were taken by `lacks`: they are not trained.
           UnavailableError: If no server answers.
         """
+        check_ready(batch)
         # By their keys, because the lease may have ended: then they are trained all the same.
         chosen = batch._chosen(batch.info.key if keys is None else keys)
         settle = settle_fields(batch.table, batch.lease, chosen, True)
@@ -1592,6 +1651,7 @@ class Client:
         rate_limiter: RateLimiter | None = None,
         priority_exponent: float | None = None,
         sampler: native.ItemSelector | None = None,
+        rollouts: Rollouts | None = None,
     ) -> TableInfo:
         """Changes settings of a table while the server runs: all that are given, or none.
 
@@ -1615,6 +1675,9 @@ class Client:
           priority_exponent: The exponent of a `Prioritized` sampler.
           sampler: A selector of the kind that the sampler has, with other parameters:
             `Prioritized(...)` or `Recent(...)`.
+          rollouts: All settings of a table with rollouts, of which `num_rollouts` and `item` must
+            be those that it has. Items that are too stale by them become bare prompts before this
+            returns; a take of more items than the backlog has now fails.
 
         Returns:
           The table with its new settings.
@@ -1622,7 +1685,8 @@ class Client:
         Raises:
           InvalidArgumentError: If a value is out of its range, if the sampler has no exponent or is
             of another kind, if the table could never be sampled again, if the priority of an item
-            does not fit the new exponent, or if a waiting insert does not fit the new settings.
+            does not fit the new exponent, if a waiting insert does not fit the new settings, or if
+            the table has no rollouts, another number of them or other columns of items.
           TableNotFoundError: If there is no such table.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
@@ -1634,6 +1698,7 @@ class Client:
             rate_limiter=rate_limiter,
             priority_exponent=priority_exponent,
             sampler=sampler,
+            rollouts=rollouts,
         )
         answer = self._client.call("ConfigureTables", to_request({table: change}))
         return TableInfo.of_changed(answer)

@@ -114,4 +114,5 @@ class TableInfo:
 
 def _rollouts(proto: Any, signature: object) -> RolloutsInfo:
     settings = Rollouts.from_proto(proto.settings, signature)
-    return read_message(RolloutsInfo, proto, settings=settings)
+    left = {it.reason: it.count for it in proto.left}
+    return read_message(RolloutsInfo, proto, settings=settings, left=left)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from reverb._checks.answers import read_message, reads_answer
+from reverb._status.histogram import Histogram
+from reverb._status.rollouts_status import HeldItems, OpenItem, RolloutsStatus
 from reverb._status.table_status import (
     STATES,
     Diagnosis,
-    Histogram,
     LimiterStatus,
     Rates,
     RemovedItems,
@@ -23,13 +24,16 @@ __all__ = [
     "STATES",
     "CheckpointStatus",
     "Diagnosis",
+    "HeldItems",
     "Histogram",
     "LimiterStatus",
     "MemoryForecast",
     "MemoryStatus",
+    "OpenItem",
     "ProcessStatus",
     "Rates",
     "RemovedItems",
+    "RolloutsStatus",
     "SecurityStatus",
     "ServerStatus",
     "SetBy",

@@ -13,6 +13,7 @@ from typing import Any
 
 from reverb._checks.arguments import check_integer, check_table, check_timeout_ms
 from reverb._client.small_calls import answer_of, request_of, sync_request, table_among
+from reverb._rollouts.settings import Rollouts
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
@@ -224,6 +225,7 @@ class Calls:
         rate_limiter: RateLimiter | None = None,
         priority_exponent: float | None = None,
         sampler: native.ItemSelector | None = None,
+        rollouts: Rollouts | None = None,
     ) -> TableInfo:
         """Changes settings of a table while the server runs: all that are given, or none.
 
@@ -247,6 +249,9 @@ class Calls:
           priority_exponent: The exponent of a `Prioritized` sampler.
           sampler: A selector of the kind that the sampler has, with other parameters:
             `Prioritized(...)` or `Recent(...)`.
+          rollouts: All settings of a table with rollouts, of which `num_rollouts` and `item` must
+            be those that it has. Items that are too stale by them become bare prompts before this
+            returns; a take of more items than the backlog has now fails.
 
         Returns:
           The table with its new settings.
@@ -254,7 +259,8 @@ class Calls:
         Raises:
           InvalidArgumentError: If a value is out of its range, if the sampler has no exponent or is
             of another kind, if the table could never be sampled again, if the priority of an item
-            does not fit the new exponent, or if a waiting insert does not fit the new settings.
+            does not fit the new exponent, if a waiting insert does not fit the new settings, or if
+            the table has no rollouts, another number of them or other columns of items.
           TableNotFoundError: If there is no such table.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
@@ -266,6 +272,7 @@ class Calls:
             rate_limiter=rate_limiter,
             priority_exponent=priority_exponent,
             sampler=sampler,
+            rollouts=rollouts,
         )
         answer = self._client.call("ConfigureTables", to_request({table: change}))
         return TableInfo.of_changed(answer)

@@ -128,6 +128,9 @@ class Calls:
         priorities: Mapping[str, Any],
         *,
         removal_priorities: Mapping[str, Any] | None = None,
+        keys: object = None,
+        replace: bool = False,
+        timeout_ms: int | None = None,
     ) -> dict[str, np.ndarray]:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
 
@@ -135,24 +138,55 @@ class Calls:
         server has confirmed all items. If Ctrl-C or an error ends the call, rows that were
         sent by then may be inserted all the same.
 
+        With `keys`, the program finds its items again without remembering what this returns. If a
+        table has an item with a key, that item gets the row's priority and keeps its data. With
+        `replace=True` it is exchanged for the row, under one lock: priority, time of the insert,
+        times sampled and place in the order are those of a new item. It is an insert also for the
+        rate limiter, unless the table has `max_times_sampled` and the old item had not been
+        sampled `samples_per_insert` times. Samples that were taken before keep the old data.
+
+        Example:
+          >>> keys = [reverb.key_of(f"position {i}") for i in range(2)]
+          >>> _ = client.insert_batch(np.zeros((2, 3)), {"table": 1.0}, keys=keys)
+          >>> _ = client.insert_batch(np.ones((2, 3)), {"table": 1.0}, keys=keys, replace=True)
+
         Args:
           data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`. Its columns are matched
             with those of a table's signature by their names, if both have names.
           priorities: The tables to insert into, and the priorities `[B]` in each, or one number for
             all rows.
           removal_priorities: As in `insert`: numbers `[B]` for a table, or one for all rows.
+          keys: A key of the program's own for each row, integers `[B]` below 2^64, such as
+            `reverb.key_of(text)`; the same in all tables. Rows are inserted in order, so of equal
+            keys the last row counts. Default: random keys.
+          replace: Whether a row replaces the item that has its key.
+          timeout_ms: Longest wait for the tables: rate limiters, full tables and pauses. The server
+            refuses rows that still wait then; with 0, those that it cannot insert at once. Default:
+            none.
 
         Returns:
           The keys of the new items for each table, uint64 `[B]`. Empty for a group of servers,
           whose keys are drawn for each shard.
 
         Raises:
-          InvalidArgumentError: If leaves or priorities differ in `B`; otherwise as `insert`.
+          DeadlineExceededError: After `timeout_ms`. The text says how many rows were not inserted,
+            which are the last ones: with one row and table, nothing was. It is the server's word,
+            which this call waits for also if it comes late.
+          FailedPreconditionError: If `keys` are given for a table with rollouts.
+          InvalidArgumentError: If leaves, priorities or keys differ in `B`, if `replace` has no
+            `keys`, or if `keys` or `timeout_ms` are given for a group of several servers;
+            otherwise as `insert`.
           SignatureMismatchError: If dtypes or shapes do not match a table's signature, or if the
             signature has no column of a name.
-          UnimplementedError: As `insert`.
+          UnavailableError: As `insert`. With `timeout_ms` also if rows were refused after a lost
+            connection, over which they may have been inserted, or if the server reads nothing
+            for 10 s after that time, because its memory is used up.
+          UnimplementedError: As `insert`; and if the server does not know `replace` or
+            `timeout_ms`.
         """
-        steps = steps_of(self._flattener, data, priorities, removal_priorities)
+        steps = steps_of(
+            self._flattener, data, priorities, removal_priorities, keys, replace, timeout_ms
+        )
         return keys_of(priorities, self._insert_rows(steps))
 
     def insert_sequence(
@@ -161,6 +195,9 @@ class Calls:
         priorities: Mapping[str, float],
         *,
         removal_priorities: Mapping[str, float] | None = None,
+        key: int | None = None,
+        replace: bool = False,
+        timeout_ms: int | None = None,
     ) -> None:
         """Inserts a whole sequence, such as an episode, as one item into one or more tables.
 
@@ -176,13 +213,22 @@ class Calls:
             those of a table's signature by their names, if both have names.
           priorities: As in `insert`.
           removal_priorities: As in `insert`.
+          key: A key of the program's own for the item, as `keys` of `insert_batch`.
+          replace: Whether it replaces the item that has its key, as in `insert_batch`.
+          timeout_ms: As in `insert_batch`.
 
         Raises:
-          InvalidArgumentError: If a leaf has no steps; the text names it. Otherwise as `insert`.
+          DeadlineExceededError: As `insert_batch`.
+          FailedPreconditionError: As `insert_batch`.
+          InvalidArgumentError: If a leaf has no steps; the text names it. Otherwise as `insert`,
+            and as `insert_batch` for `key`, `replace` and `timeout_ms`.
           SignatureMismatchError: If dtypes or shapes do not match a table's signature, or if the
             signature has no column of a name.
           TableNotFoundError: If there is no such table.
-          UnavailableError: If no server answers.
-          UnimplementedError: As `insert`.
+          UnavailableError: If no server answers, and as `insert_batch` with `timeout_ms`.
+          UnimplementedError: As `insert_batch`.
         """
-        self._insert(sequence_of(self._flattener, data, priorities, removal_priorities))
+        sequence = sequence_of(
+            self._flattener, data, priorities, removal_priorities, key, replace, timeout_ms
+        )
+        self._insert(sequence)

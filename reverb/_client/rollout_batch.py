@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reverb._client.chosen_items import fetched_keys
 from reverb._client.ragged import Ragged
 from reverb._client.rollout_items import Change, Changes, Columns, Parts, Taken
 from reverb.core import protos
@@ -16,7 +17,7 @@ from reverb.shown_text import type_name
 
 Column = np.ndarray | Ragged
 
-__all__ = ["RolloutBatch", "batch_of", "changed", "split_balanced", "with_data"]
+__all__ = ["RolloutBatch", "batch_of", "changed", "check_ready", "split_balanced", "with_data"]
 
 
 class Part(NamedTuple):
@@ -115,21 +116,19 @@ class RolloutBatch:
             _each=tuple(self._each[at] for at in chosen),
         )
 
-    def _requests(self, columns: Sequence[str] | None) -> Iterator["Part"]:
+    def _requests(self, columns: str | Sequence[str] | None) -> Iterator["Part"]:
         """Yields what to fetch: for items that have the same columns, their keys, and the columns.
 
         Args:
           columns: Names of the columns to fetch; `None`: all that each of the items has.
         """
-        if columns is not None:
-            for name in columns:
-                self._columns.position(name)
+        chosen = self._columns.chosen(columns)
         groups: dict[tuple[int, ...], list[int]] = {}
         for at, each in enumerate(self._each):
             groups.setdefault(each, []).append(at)
         for each, positions in groups.items():
             names = [self._columns.names[column] for column in each]
-            wanted = [name for name in names if columns is None or name in columns]
+            wanted = [name for name in names if name in chosen]
             indices = None if len(wanted) == len(names) else [names.index(it) for it in wanted]
             if wanted:
                 yield Part(positions, self.info.key[positions], wanted, indices)
@@ -150,7 +149,8 @@ class RolloutBatch:
                 values = {name: column[index] for name, column in found.items()}
                 parts.add_sequence(rollout, number, values)
             row += count
-            message = protos.ItemChange(overwrites=bool(overwrite))
+            attempts = int(self.attempts[at])
+            message = protos.ItemChange(overwrites=bool(overwrite), attempts=attempts)
             message.lease.holder, message.lease.number = self.lease
             changes.append(parts.into(Change(int(key), 1.0), message))
         return Changes(self.table, changes)
@@ -164,7 +164,7 @@ class RolloutBatch:
         """Returns keys of items for a call; `None` for all of the lease, if it has no others."""
         if keys is None:
             return None if self.is_whole else self.info.key.tolist()
-        return np.atleast_1d(np.asarray(keys)).tolist()
+        return fetched_keys(np.atleast_1d(np.asarray(keys))).tolist()
 
     def _split(self, name: str, column: object) -> Sequence[object]:
         """Returns the values of each sequence."""
@@ -193,15 +193,34 @@ def _rows(column: Column, rows: np.ndarray) -> Column:
     return Ragged.of_parts(values, ends)
 
 
+def check_ready(batch: RolloutBatch) -> None:
+    """Checks that a learner may ack the items.
+
+    Raises:
+      InvalidArgumentError: If they lacked a column when they were taken.
+    """
+    for name, each in zip(batch.name, batch._each, strict=True):
+        missing = [it for at, it in enumerate(batch._columns.names) if at not in each]
+        if missing:
+            raise InvalidArgumentError(
+                f"item {name} of table {batch.table} lacked column {missing[0]} when it was taken "
+                "(take with lacks=), so it is not trained; add the column by extend, or release "
+                "the item"
+            )
+
+
 def batch_of(taken: Taken) -> RolloutBatch:
     """Returns a batch of taken items without their columns."""
     items = taken.items
-    versions = [{it.number: it for it in item.rollouts} for item in items]
-    counts = [len(item.sequence_rollouts) for item in items]
+    places = np.arange(len(items), dtype=np.int32)
+    of_item = np.repeat(places, [len(item.sequence_rollouts) for item in items])
     rollout = np.array([it for item in items for it in item.sequence_rollouts], np.int32)
-    of_item = np.repeat(np.arange(len(items), dtype=np.int32), counts)
-    made = [versions[at][number] for at, number in zip(of_item, rollout, strict=True)]
-    oldest = np.array([it.oldest for it in made], np.int64)
+    # The rollouts of an item are in the order of their numbers.
+    made = [it for item in items for it in item.rollouts]
+    keys = np.repeat(places, [len(item.rollouts) for item in items]).astype(np.int64) << 32
+    keys += np.array([it.number for it in made], np.int64)
+    of_made = np.searchsorted(keys, (of_item.astype(np.int64) << 32) + rollout)
+    oldest = np.array([it.oldest for it in made], np.int64)[of_made]
     return RolloutBatch(
         data={},
         info=_info(items),
@@ -210,7 +229,7 @@ def batch_of(taken: Taken) -> RolloutBatch:
         item=of_item,
         rollout=rollout,
         oldest=oldest,
-        newest=np.array([it.newest for it in made], np.int64),
+        newest=np.array([it.newest for it in made], np.int64)[of_made],
         staleness=np.maximum(taken.version - oldest, 0),
         length=np.array([it for item in items for it in item.sequence_lengths], np.int32),
         table=taken.columns.table,

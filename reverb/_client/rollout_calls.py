@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from reverb._checks.arguments import check_at_least, check_integer, check_timeout_ms
-from reverb._client.rollout_batch import RolloutBatch, batch_of, changed, with_data
+from reverb._client.rollout_batch import RolloutBatch, batch_of, changed, check_ready, with_data
 from reverb._client.rollout_items import (
     MOST_TAKES,
     Columns,
@@ -106,12 +106,15 @@ class Calls:
         limit_ms = check_timeout_ms(timeout_ms)
         columns = self._rollout_columns(table)
         request = take_request(columns, "open", 1, None, False, limit_ms)
-        taken = Taken(columns, self._client.take(request))
-        item, tries = self._read_open(taken, 1), 1
-        while item is None:
+        tries = 0
+        while True:
             tries += 1
-            taken = Taken(columns, self._client.take(request))
-            item = self._read_open(taken, tries)
+            taken = Taken(columns, self._client.new_lease())
+            with taken.kept(self._client):
+                taken.read(self._client.take(request, taken.lease[1]))
+                item = self._read_open(taken, tries)
+            if item is not None:
+                break
         settle = settle_fields(table, taken.lease, None, False)
         try:
             yield item
@@ -167,7 +170,7 @@ class Calls:
         Args:
           item: The item, from `open_item`.
           rollout: Its number.
-          reason: Text for people.
+          reason: Text for people, which the server logs.
 
         Returns:
           `False` if the item is no longer this client's.
@@ -187,7 +190,7 @@ class Calls:
         num_items: int,
         *,
         lacks: str | None = None,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         with_data: bool = True,
         ack: bool = False,
         partial: bool = False,
@@ -195,20 +198,23 @@ class Calls:
     ) -> RolloutBatch:
         """Takes items out of a table with rollouts; this client holds them from then on.
 
-        Blocks until all of them are there. Nobody else gets them until `ack`, after which they are
-        trained, or `release`, or until this client is lost, after which they are as before. An ack
-        may come hours later: ack when the checkpoint of your model is on disk, and a trainer that
-        died before gets the same items again.
+        Blocks until all of them are there; with `on_stale="wait"` also while it would leave older
+        ones that are not ready, and too many to be taken in time. Nobody else gets them until
+        `ack`, after which they are trained, or `release`, or until this client is lost, after which
+        they are as before. An ack may come hours later: ack when the checkpoint of your model is on
+        disk, and a trainer that died before gets the same items again.
 
         Args:
           table: Name of the table, which has `rollouts`.
-          num_items: Number of items, at least 1, chosen by the sampler of the table.
+          num_items: Number of items, at least 1, chosen by the sampler of the table; with
+            `on_stale="wait"` those with the oldest tokens.
           lacks: Takes items that are not ready, because their sequences lack this column, oldest
             first: for a stage that adds it by `extend`. `None`: ready items.
-          columns: Names of the columns to fetch; `None`: all that the items have.
+          columns: Names of the columns to fetch, or one; `None`: all that the items have.
           with_data: `False`: only takes; `fetch_rollouts` gets columns.
           ack: Whether they are acked when their data is here.
-          partial: After the timeout, takes what there is, at least one item.
+          partial: After the timeout, takes what there is, at least one item. It waits the whole
+            timeout for the others, also at the end of a run, when no more come.
           timeout_ms: How long to wait, in milliseconds; `None`: any time.
 
         Returns:
@@ -216,8 +222,8 @@ class Calls:
 
         Raises:
           FailedPreconditionError: If the table has no rollouts.
-          InvalidArgumentError: If the backlog never has so many items, or if there is no such
-            column.
+          InvalidArgumentError: If the backlog never has so many items, if there is no such column,
+            or for `ack` with `lacks`.
           DeadlineExceededError: After `timeout_ms`.
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
@@ -225,37 +231,39 @@ class Calls:
         """
         limit_ms = check_timeout_ms(timeout_ms)
         num_items = check_at_least(1, "num_items", num_items)
+        if ack and lacks is not None:
+            raise InvalidArgumentError(
+                f"ack=True trains items, and those that lack column {lacks} are not ready; add it "
+                "by extend"
+            )
         known = self._rollout_columns(table)
         request = take_request(known, "ready", num_items, lacks, partial, limit_ms)
-        for name in columns or ():
-            known.position(name)
+        known.chosen(columns)
         for tries_left in reversed(range(MOST_TAKES)):
-            taken = Taken(known, self._client.take(request))
-            batch = batch_of(taken)
+            taken = Taken(known, self._client.new_lease())
             try:
-                if with_data:
-                    batch = self.fetch_rollouts(batch, columns)
-                if ack:
-                    self.ack(batch)
-                return batch
+                with taken.kept(self._client):
+                    taken.read(self._client.take(request, taken.lease[1]))
+                    batch = batch_of(taken)
+                    if with_data:
+                        batch = self.fetch_rollouts(batch, columns)
+                    if ack:
+                        self.ack(batch)
+                    return batch
             except DataLossError:
                 # They became stale, or the server another one, after they were taken.
-                taken.give_up(self._client)
                 if not tries_left:
                     raise
-            except BaseException:
-                taken.give_up(self._client)
-                raise
         raise AssertionError("the last try returns or raises")
 
     def fetch_rollouts(
-        self, batch: RolloutBatch, columns: Sequence[str] | None = None
+        self, batch: RolloutBatch, columns: str | Sequence[str] | None = None
     ) -> RolloutBatch:
         """Returns a batch with the columns of its items, which this or another client holds.
 
         Args:
           batch: The batch, for example without data, or a `select` of it from another process.
-          columns: Names of the columns to fetch; `None`: all that the items have.
+          columns: Names of the columns to fetch, or one; `None`: all that the items have.
 
         Raises:
           DataLossError: If an item has left the table.
@@ -286,7 +294,8 @@ class Calls:
           overwrite: Whether columns that are there already are replaced.
 
         Returns:
-          bool `[N]`: `False` for an item that is no longer this client's.
+          bool `[N]`: `False` for an item that is no longer this client's, for example because it
+            became stale and its rollouts are made once more. Nothing of it has changed; take again.
 
         Raises:
           InvalidArgumentError: If there is no such column, or another number of rows.
@@ -299,7 +308,8 @@ class Calls:
     def ack(self, batch: RolloutBatch, keys: object = None) -> np.ndarray:
         """Says that items are trained: they count as sampled, and leave if that was the last time.
 
-        Blocks until the server answers. An ack that comes twice does no harm.
+        Blocks until the server answers. An ack that comes twice does no harm. It holds also for an
+        item that is not ready any more, because the server has gone back to a checkpoint.
 
         Args:
           batch: Items from `take`.
@@ -309,8 +319,10 @@ class Calls:
           uint64 `[M]`: keys that another client holds now, because this one was lost in between.
 
         Raises:
+          InvalidArgumentError: If the items were taken by `lacks`: they are not trained.
           UnavailableError: If no server answers.
         """
+        check_ready(batch)
         # By their keys, because the lease may have ended: then they are trained all the same.
         chosen = batch._chosen(batch.info.key if keys is None else keys)
         settle = settle_fields(batch.table, batch.lease, chosen, True)

@@ -96,10 +96,28 @@ class Columns:
             ) from None
 
     def array(self, name: str, value: object) -> np.ndarray:
-        """Returns a value as an array; numbers and lists of Python get the dtype of the column."""
-        if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
-            return np.asarray(value)
-        return np.asarray(value, self._dtypes[name])
+        """Returns a value as an array; scalars and lists of Python get the column's dtype."""
+        dtype = self._dtypes[name]
+        if isinstance(value, np.generic) and dtype is not None:
+            return _in_dtype(value, dtype)
+        array = np.asarray(value)
+        is_given = isinstance(value, np.ndarray) or hasattr(value, "__array__")
+        # Numbers with fractions would lose them in a column of integers.
+        is_whole = dtype is not None and dtype.kind in "biu"
+        if is_given or (is_whole and array.size > 0 and array.dtype.kind in "fc"):
+            return array
+        return np.asarray(value, dtype)
+
+    def chosen(self, columns: str | Sequence[str] | None) -> list[str]:
+        """Returns the names of the argument `columns` of a call; all for `None`.
+
+        Raises:
+          InvalidArgumentError: If there is no such column.
+        """
+        names = [columns] if isinstance(columns, str) else columns
+        for name in names or ():
+            self.position(name)
+        return self.names if names is None else [*names]
 
     def check_of_sequences(self, name: str) -> None:
         """Raises InvalidArgumentError for a column of items."""
@@ -108,6 +126,15 @@ class Columns:
             raise InvalidArgumentError(
                 f"Column {name} of table {self.table} is one of items, not of sequences."
             )
+
+
+def _in_dtype(scalar: np.generic, dtype: np.dtype) -> np.ndarray:
+    """Returns a scalar in a dtype of its kind, which holds it; else as it is."""
+    array = np.asarray(scalar)
+    if array.dtype.kind in "iu" and dtype.kind in "iu":
+        converted = array.astype(dtype)
+        return converted if converted == array else array
+    return array.astype(dtype) if np.can_cast(array.dtype, dtype, "same_kind") else array
 
 
 def _has_steps(spec: object) -> bool:
@@ -215,6 +242,8 @@ def _sequences_of(rollout: object) -> Sequence[Mapping[str, object]]:
     for sequence in sequences:
         if not isinstance(sequence, Mapping):
             raise TypeError(f"a sequence must be a dict of columns, got {type_name(sequence)}")
+        if not sequence:
+            raise InvalidArgumentError("a sequence must have at least one column, got none")
     return sequences
 
 
@@ -401,22 +430,39 @@ def take_request(
 
 
 class Taken:
-    """Items that a client has taken, and the requests for their columns.
+    """Items that a client takes, and the requests for their columns.
+
+    It has its lease before the call, so that the items are given back whenever that ends.
 
     Attributes:
       columns: The columns of the table.
       lease: Holder and number of the lease.
-      items: The items, as messages `TakenItem`.
+      items: The items, as messages `TakenItem`; none before `read`.
       version: Version of the table.
     """
 
-    def __init__(self, columns: Columns, answer: tuple[int, int, bytes]) -> None:
-        holder, number, message = answer
-        response = protos.TakeResponse.FromString(message)
+    def __init__(self, columns: Columns, lease: tuple[int, int]) -> None:
         self.columns = columns
-        self.lease = (holder, number)
+        self.lease = lease
+        self.items: list[Any] = []
+        self.version = 0
+
+    def read(self, answer: bytes) -> None:
+        """Reads what the server has answered."""
+        response = protos.TakeResponse.FromString(answer)
         self.items = list(response.items)
         self.version = response.version
+
+    @contextlib.contextmanager
+    def kept(self, client: native.Client) -> Iterator[None]:
+        """Gives the items up if the block fails."""
+        try:
+            yield
+        except BaseException as error:
+            # A call that fails with one of these has taken nothing.
+            if self.items or not isinstance(error, ReverbError):
+                self.give_up(client)
+            raise
 
     def give_up(self, client: native.Client) -> None:
         """Lets the core give the items back some time; a client that is closed has none."""

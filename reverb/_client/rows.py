@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import as_keys, as_rows, check_mapping, check_table
+from reverb._checks.arguments import (
+    as_keys,
+    as_rows,
+    check_mapping,
+    check_table,
+    check_timeout_ms,
+)
+from reverb._client.own_keys import InsertOptions, options_of
 from reverb._nests.flat import by_label, flatten_with_labels
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
@@ -33,11 +40,22 @@ def sequence_of(
     data: object,
     priorities: Mapping[str, float],
     removal_priorities: Mapping[str, float] | None,
-) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None, bool]:
+    key: object,
+    replace: bool,
+    timeout_ms: int | None,
+) -> tuple[
+    list[Any],
+    native.ColumnNames,
+    dict[str, float],
+    dict[str, float] | None,
+    bool,
+    InsertOptions | None,
+]:
     """Returns the arguments of the native `insert` for a sequence."""
+    options = options_of(key, replace, check_timeout_ms(timeout_ms), None)
     leaves, names, items, removal = step_of(flattener, data, priorities, removal_priorities)
     leaves = _arrays(data, leaves)
-    return leaves, names, items, removal, True
+    return leaves, names, items, removal, True, options
 
 
 def steps_of(
@@ -45,8 +63,14 @@ def steps_of(
     data: object,
     priorities: Mapping[str, Any],
     removal_priorities: Mapping[str, Any] | None,
-) -> tuple[list[Any], native.ColumnNames, dict[str, Any], dict[str, Any] | None]:
+    keys: object,
+    replace: bool,
+    timeout_ms: int | None,
+) -> tuple[
+    list[Any], native.ColumnNames, dict[str, Any], dict[str, Any] | None, InsertOptions | None
+]:
     """Returns the arguments of the native `insert_batch`."""
+    max_wait_ms = check_timeout_ms(timeout_ms)
     _check_tables(priorities, removal_priorities)
     leaves, names = flattener.flatten(data)
     leaves = _arrays(data, leaves)
@@ -67,7 +91,8 @@ def steps_of(
     removal = None
     if removal_priorities is not None:
         removal = rows("removal_priorities", removal_priorities)
-    return leaves, names, rows("priorities", priorities), removal
+    options = options_of(without_tensor("keys", keys), replace, max_wait_ms, batch_size)
+    return leaves, names, rows("priorities", priorities), removal, options
 
 
 def _arrays(data: object, leaves: list[Any]) -> list[Any]:

@@ -12,7 +12,10 @@ from reverb.shown_text import type_name
 
 __all__ = ["Rollouts", "RolloutsInfo", "column_names"]
 
-_ON_STALE = ("again", "keep")
+# In the order of their numbers in messages.
+_ON_STALE = ("again", "keep", "wait")
+# Limit of numbers, and of seconds.
+_LIMIT = 2**32
 # Numbers that may be absent.
 _OPTIONAL = ("ahead", "items_per_version", "max_staleness")
 
@@ -56,8 +59,13 @@ class Rollouts:
       max_staleness: By how many versions the oldest tokens of an item may be behind the version of
         the table. `None`: any number.
       on_stale: What happens to an item that is staler. `"again"`: it is a bare prompt again.
-        `"keep"`: nothing.
-      open_timeout_s: How long one client may hold an open item, in seconds. `None`: any time.
+        `"keep"`: nothing. `"wait"`: none becomes staler, and no work is lost: a `take` waits while
+        it would leave old items that are not ready yet, and too many of them to be taken in time.
+        It needs `items_per_version`, which must be what the learner takes for each version,
+        `open_timeout_s`, the sampler `Fifo` and `max_times_sampled=1`. If the version makes a leap
+        all the same, such as after a restart, what is too stale is made again.
+      open_timeout_s: How long one client may hold an open item, in seconds; with
+        `on_stale="wait"` also a settled one. `None`: any time.
       max_attempts: How many clients may lose an item, or how often it may become stale, before it
         leaves.
     """
@@ -69,7 +77,7 @@ class Rollouts:
     ahead: int | None = None
     items_per_version: int | None = None
     max_staleness: int | None = None
-    on_stale: Literal["again", "keep"] = "again"
+    on_stale: Literal["again", "keep", "wait"] = "again"
     open_timeout_s: float | None = None
     max_attempts: int = 5
 
@@ -77,21 +85,24 @@ class Rollouts:
         if isinstance(self.item, str):
             raise TypeError(f"item must be a sequence of names, got {self.item!r}")
         object.__setattr__(self, "item", tuple(self.item))
+        if len(set(self.item)) < len(self.item):
+            raise InvalidArgumentError(f"item must name each column once, got {self.item!r}")
         check_at_least(1, "num_rollouts", self.num_rollouts)
         check_at_least(1, "max_attempts", self.max_attempts)
         for name in ("min_rollouts", *_OPTIONAL):
             value = getattr(self, name)
-            if value is not None and check_integer(name, value) < 0:
-                raise InvalidArgumentError(f"{name} must be at least 0, got {value}")
+            if value is not None and not 0 <= check_integer(name, value) < _LIMIT:
+                raise InvalidArgumentError(
+                    f"{name} must be at least 0 and below {_LIMIT}, got {value}"
+                )
         if self.on_stale not in _ON_STALE:
-            known = " or ".join(f'"{word}"' for word in _ON_STALE)
-            raise InvalidArgumentError(f"on_stale must be {known}, got {self.on_stale!r}")
-        if (
-            self.open_timeout_s is not None
-            and check_number("open_timeout_s", self.open_timeout_s) < 0.001
-        ):
             raise InvalidArgumentError(
-                f"open_timeout_s must be at least 0.001, got {self.open_timeout_s}"
+                f'on_stale must be "again", "keep" or "wait", got {self.on_stale!r}'
+            )
+        limit_s = self.open_timeout_s
+        if limit_s is not None and not 0.001 <= check_number("open_timeout_s", limit_s) < _LIMIT:
+            raise InvalidArgumentError(
+                f"open_timeout_s must be at least 0.001 and below {_LIMIT}, got {limit_s}"
             )
 
     def to_proto(self, signature: object) -> object:
@@ -107,21 +118,30 @@ class Rollouts:
                     f"item has column {name}, which the signature does not have; its columns are "
                     f"{', '.join(names)}"
                 )
+        columns = sorted(names.index(name) for name in self.item)
+        settings = self._settings(num_columns=len(names), item_columns=columns)
+        return protos.RolloutsInfo(settings=settings)
+
+    def to_change(self) -> object:
+        """Returns the settings as a change of a table that runs, which knows its columns."""
+        return protos.RolloutsChange(settings=self._settings(), item=self.item)
+
+    def _settings(self, **columns: object) -> object:
+        """Returns the settings as a message, with these fields for columns."""
         min_rollouts = self.num_rollouts if self.min_rollouts is None else self.min_rollouts
         settings = protos.RolloutSettings(
-            num_columns=len(names),
-            item_columns=sorted(names.index(name) for name in self.item),
             num_rollouts=self.num_rollouts,
             min_rollouts=min_rollouts,
             on_stale=_ON_STALE.index(self.on_stale),
             open_timeout_ms=round(1000 * (self.open_timeout_s or 0)),
             max_attempts=self.max_attempts,
+            **columns,
         )
         for name in _OPTIONAL:
             value = getattr(self, name)
             if value is not None:
                 setattr(settings, name, value)
-        return protos.RolloutsInfo(settings=settings)
+        return settings
 
     @classmethod
     def from_proto(cls, settings: Any, signature: object) -> "Rollouts":
@@ -163,6 +183,9 @@ class RolloutsInfo:
       settled: Items that lack columns.
       ready: Items that learners can have, or have.
       leased: Those of all these that clients hold.
+      left: Numbers of items that left since the table was first made, also before a restart from a
+        checkpoint, by the reason, as `RemovedItems` names them; reasons without any are left out.
+        The items inserted so far are those that are present and these.
     """
 
     settings: Rollouts
@@ -174,6 +197,7 @@ class RolloutsInfo:
     settled: int
     ready: int
     leased: int
+    left: Mapping[str, int]
 
 
 for _cls in (Rollouts, RolloutsInfo):

@@ -17,6 +17,7 @@ from reverb._checks.arguments import (
     check_table,
 )
 from reverb._checks.byte_sizes import parse_byte_size
+from reverb._rollouts.settings import Rollouts
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 from reverb.rate_limiters import RateLimiter
@@ -59,6 +60,8 @@ class TableChange:
         locks the table for some milliseconds for each million items.
       sampler: A selector of the same kind as the sampler, with other parameters:
         `Prioritized(priority_exponent, draw=...)` or `Recent(expected_age)`.
+      rollouts: All settings of a table with rollouts; `num_rollouts` and `item` must be those that
+        it has. Items that are staler than a new `max_staleness` allows become bare prompts.
     """
 
     max_size: int | None = None
@@ -67,6 +70,7 @@ class TableChange:
     rate_limiter: RateLimiter | None = None
     priority_exponent: float | None = None
     sampler: Any = None
+    rollouts: Rollouts | None = None
 
     def to_proto(self, table: str) -> Message:
         """Makes a `reverb.TableChange` message.
@@ -98,6 +102,10 @@ class TableChange:
             if not isinstance(self.sampler, native.ItemSelector):
                 raise TypeError(f"sampler must be one of reverb.selectors, got {self.sampler!r}")
             change.sampler.ParseFromString(self.sampler.to_options())
+        if self.rollouts is not None:
+            if not isinstance(self.rollouts, Rollouts):
+                raise TypeError(f"rollouts must be reverb.Rollouts, got {self.rollouts!r}")
+            change.rollouts.CopyFrom(self.rollouts.to_change())
         return change
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from reverb._checks.answers import read_message
+from reverb._status.histogram import Histogram
+from reverb._status.rollouts_status import RolloutsStatus
 from reverb.core import native
 
 # The states of a `Diagnosis`, the most serious first.
@@ -18,81 +20,6 @@ _WHEN_FULL = ("remove", "wait")
 
 _NS_PER_S = 1e9
 _MS_PER_S = 1e3
-
-# Each bound of a histogram is twice the one before, so a float cannot hold more of them.
-_MAX_BOUNDS = 1023
-
-
-@dataclasses.dataclass(frozen=True)
-class Histogram:
-    """Number of values by size.
-
-    Example:
-      >>> histogram = Histogram(bounds=(1.0, 2.0, 4.0), counts=(2, 0, 1, 1), sum=14.0)
-      >>> print(histogram.count, histogram.mean, histogram.quantile(0.5))
-      4 3.5 1.0
-
-    Attributes:
-      bounds: Upper bounds, each twice the one before.
-      counts: `counts[i]` is the number of values up to `bounds[i]` and above the bound before; the
-        last one, which has no bound, is the number of all larger values.
-      sum: Sum of all values.
-    """
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    sum: float
-
-    @property
-    def count(self) -> int:
-        """Number of values."""
-        return sum(self.counts)
-
-    @property
-    def mean(self) -> float:
-        """Mean of the values; NaN if there are none."""
-        return self.sum / self.count if self.count else math.nan
-
-    def quantile(self, q: float) -> float:
-        """Returns the smallest bound that at least a share `q` of the values do not exceed.
-
-        Args:
-          q: A number from 0 to 1; 0.5 asks for the median.
-
-        Returns:
-          One of `bounds`, `inf` beyond them, or NaN if there are no values.
-
-        Raises:
-          ValueError: If `q` is not from 0 to 1.
-        """
-        if not 0 <= q <= 1:
-            raise ValueError(f"q must be from 0 to 1, got {q}")
-        if not self.count:
-            return math.nan
-        seen = 0
-        for bound, count in zip((*self.bounds, math.inf), self.counts, strict=True):
-            seen += count
-            if seen and seen >= q * self.count:
-                return bound
-        raise AssertionError("the counts add up to their sum")
-
-    @classmethod
-    def _from_proto(cls, proto: Any) -> "Histogram":
-        missing = proto.num_bounds + 1 - len(proto.counts)
-        if (
-            not 0 <= proto.num_bounds <= _MAX_BOUNDS
-            or missing < 0
-            or min(proto.counts, default=0) < 0
-        ):
-            raise ValueError(
-                f"a histogram must have at most {_MAX_BOUNDS} bounds and no negative count, got "
-                f"{proto.num_bounds} bounds and counts {list(proto.counts)}"
-            )
-        return cls(
-            bounds=tuple(proto.first_bound * 2**power for power in range(proto.num_bounds)),
-            counts=(*proto.counts, *[0] * missing),
-            sum=proto.sum,
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,6 +120,9 @@ class RemovedItems:
       reset: Removed by a reset of the table.
       shrunk: Evicted because the table was made smaller.
       lost: Removed because a payload could not be read back from disk.
+      failed: Removed because too few rollouts of the item were made, or too many clients lost it.
+      stale: Removed because the item was staler than the table allows.
+      replaced: Replaced by an item with the same key (`insert_batch(replace=True)`).
       unsampled: Number of all these items that had never been sampled.
       times_sampled: How often each of the others had been sampled.
     """
@@ -204,6 +134,9 @@ class RemovedItems:
     reset: int
     shrunk: int
     lost: int
+    failed: int
+    stale: int
+    replaced: int
     unsampled: int
     times_sampled: Histogram
 
@@ -211,11 +144,8 @@ class RemovedItems:
     def total(self) -> int:
         """Number of items that left."""
         by_policy = self.full + self.bytes + self.sampled_out + self.shrunk
-        return by_policy + self.deleted + self.reset + self.lost
-
-    @classmethod
-    def _from_proto(cls, proto: Any) -> "RemovedItems":
-        return read_message(cls, proto, times_sampled=Histogram._from_proto(proto.times_sampled))
+        by_call = self.deleted + self.reset + self.replaced
+        return by_policy + by_call + self.lost + self.failed + self.stale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,14 +178,16 @@ class Diagnosis:
     * `shard down`: a shard of the group does not answer.
     * `never`: it can never hold the items that sampling needs, because it is too small, or never
       allow as many samples at once as the first request in its queue asks for.
-    * `stuck`: inserts and samples wait, and neither can continue.
+    * `stuck`: inserts and samples wait, and neither can continue. Of a table with rollouts: a
+      learner waits, and nothing that is there will be ready for it.
     * `paused`: a client has paused inserts or samples.
     * `draining`: the server ends its streams, before it is stopped.
-    * `starved`: samples wait, and there was no insert for 10 s.
+    * `starved`: samples wait, and there was no insert for 10 s. Of a table with rollouts also:
+      items wait for a generator or a stage that nobody runs, or generators wait for items.
     * `full`: inserts wait for memory, of the table or of the server.
     * `slow readers`: samples are ready, and their readers have not taken them for a second.
-    * `behind`: inserts wait for the ratio; actors are faster than learners.
-    * `ahead`: samples wait for the ratio; learners are faster than actors.
+    * `behind`: inserts wait for the ratio, or the backlog; actors are faster than learners.
+    * `ahead`: samples wait for the ratio, or for rollouts; learners are faster than actors.
     * `filling`: samples wait for the first items, and inserts come.
     * `flowing`: inserts or samples go through.
     * `idle`: there was no request for 10 s.
@@ -306,7 +238,7 @@ class TableStatus:
         the same value. The numbers below are since then, too.
       removed: The items that left.
       inserting: Waits of inserts.
-      sampling: Waits of samples.
+      sampling: Waits of samples, and of `take`s of ready items.
       sample_age_s: How old each sampled item was, in seconds.
       busy_s: Seconds for each activity: "inserting", "sampling", "running" (updates, deletes,
         resets), "sleeping" (no requests), "waiting_for_sampling" (only inserts wait) and
@@ -316,6 +248,7 @@ class TableStatus:
         on.
       rates: Rates in the last seconds; `None` if unknown: a server counts them for ten minutes
         after each query of its status.
+      rollouts: What is on its way in a table with rollouts; `None` for other tables.
     """
 
     items: int
@@ -340,6 +273,7 @@ class TableStatus:
     diagnosis: Diagnosis
     rates: Rates | None
     rate_limiter_off: SetBy | None
+    rollouts: RolloutsStatus | None
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "TableStatus":
@@ -357,7 +291,11 @@ class TableStatus:
             inserts=proto.restored_inserts + proto.num_inserts,
             samples=proto.restored_samples + proto.num_samples,
             priority_updates=proto.num_priority_updates,
-            removed=RemovedItems._from_proto(proto.removed),
+            removed=read_message(
+                RemovedItems,
+                proto.removed,
+                times_sampled=Histogram._from_proto(proto.removed.times_sampled),
+            ),
             inserting=SideStatus._from_proto(proto.inserting),
             sampling=SideStatus._from_proto(proto.sampling),
             sample_age_s=Histogram._from_proto(proto.sample_age_s),
@@ -368,6 +306,7 @@ class TableStatus:
             diagnosis=Diagnosis._from_proto(proto.diagnosis),
             rates=Rates._from_proto(proto.rates) if proto.HasField("rates") else None,
             rate_limiter_off=SetBy._of(proto, "rate_limiter_off"),
+            rollouts=RolloutsStatus._of(proto),
         )
 
 
@@ -379,7 +318,6 @@ def _bound(number: float) -> float:
 # The public import paths.
 for _kind in (
     Diagnosis,
-    Histogram,
     LimiterStatus,
     Rates,
     RemovedItems,

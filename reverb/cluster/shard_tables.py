@@ -7,6 +7,8 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from reverb._nests import structured_value
+from reverb._rollouts.settings import Rollouts
 from reverb._server import table_part
 from reverb._server.table_change import TableChange
 from reverb.core import protos
@@ -100,12 +102,17 @@ def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartS
     part = table_part.part_of(table_part.settings_of(info), index % num_shards, num_shards)
     parameters = selector_settings(info.sampler_options).parameters
     draws_apart = parameters.get("draw", "independent") != "independent"
+    rollouts = None
+    if info.HasField("rollouts"):
+        signature = structured_value.decode(info.signature)
+        rollouts = Rollouts.from_proto(info.rollouts.settings, signature)
     others = TableChange(
         max_size=part.max_size,
         max_bytes=part.max_bytes or None,
         max_times_sampled=max(info.max_times_sampled, 0),
         priority_exponent=parameters.get("priority_exponent"),
         sampler=from_options(info.sampler_options) if draws_apart else None,
+        rollouts=rollouts,
     )
     return info.name, PartSettings(limits, from_proto(part.rate_limiter), others)
 

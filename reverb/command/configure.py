@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from reverb._checks.byte_sizes import parse_byte_size
+from reverb._rollouts.settings import Rollouts
 from reverb._server.table_change import UNCHANGED, ChangedSetting, TableChange
 from reverb.command import text
 from reverb.command.reset import confirmed
@@ -42,9 +43,18 @@ _LIMITER_NUMBERS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max
 _PLAIN = [
     field.name
     for field in dataclasses.fields(TableChange)
-    if field.name not in ("rate_limiter", "sampler")
+    if field.name not in ("rate_limiter", "sampler", "rollouts")
 ]
 _SETTINGS = (*_PLAIN, "draw", "expected_age", *_LIMITER_NUMBERS, "error_buffer", "queue_size")
+# Settings of rollouts that may be absent; then what they are.
+_OPTIONAL_OF_ROLLOUTS = {
+    "min_rollouts": ("N", "how many final rollouts are enough when others failed; none: all"),
+    "ahead": ("N", "batches that generators may be ahead; none: as --max-staleness"),
+    "items_per_version": ("N", "items that the learner takes for each version; none: no backlog"),
+    "max_staleness": ("N", "versions that an item may be behind; none: any number"),
+    "open_timeout_s": ("S", "how long one client may hold an open item; none: any time"),
+}
+_OF_ROLLOUTS = (*_OPTIONAL_OF_ROLLOUTS, "on_stale", "max_attempts")
 
 
 def add_parser(commands: Commands) -> None:
@@ -91,6 +101,7 @@ def add_parser(commands: Commands) -> None:
         "--expected-age", type=float, metavar="X", help="of a sampler of recent items, in items"
     )
     _add_limiter(parser)
+    _add_rollouts(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would change")
     parser.add_argument(
         "--yes",
@@ -143,6 +154,41 @@ def _add_limiter(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_rollouts(parser: argparse.ArgumentParser) -> None:
+    rollouts = parser.add_argument_group(
+        "rollouts", "Each option changes one setting of a table with rollouts."
+    )
+    for name, (metavar, meaning) in _OPTIONAL_OF_ROLLOUTS.items():
+        rollouts.add_argument(
+            option(name),
+            type=_seconds if name == "open_timeout_s" else _number,
+            default=UNCHANGED,
+            metavar=metavar,
+            help=meaning,
+        )
+    rollouts.add_argument(
+        "--on-stale",
+        choices=("again", "keep", "wait"),
+        default=UNCHANGED,
+        help="whether a staler item is made again, stays, or learners wait for old ones",
+    )
+    rollouts.add_argument(
+        "--max-attempts",
+        type=integer,
+        default=UNCHANGED,
+        metavar="N",
+        help="how often an item may be lost or become stale before it leaves",
+    )
+
+
+def _number(value: str) -> int | None:
+    return None if value == _NONE else integer(value)
+
+
+def _seconds(value: str) -> float | None:
+    return None if value == _NONE else float(value)
+
+
 def _byte_size(value: str) -> int | None:
     if value == _NONE:
         return None
@@ -173,7 +219,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if sampler is not None:
         # It has the exponent.
         plain["priority_exponent"] = None
-    change = TableChange(rate_limiter=limiter, sampler=sampler, **plain)
+    rollouts = _rollouts(arguments, present)
+    change = TableChange(rate_limiter=limiter, sampler=sampler, rollouts=rollouts, **plain)
     changed = client.configure_tables({arguments.table: change}, dry_run=arguments.dry_run)
     for it in changed:
         print(text.plain(_would_be(it) if arguments.dry_run else str(it)))
@@ -218,6 +265,21 @@ def _sampler(arguments: argparse.Namespace, present: _Present) -> Prioritized | 
     return Prioritized(exponent, draw=arguments.draw)
 
 
+def _rollouts(arguments: argparse.Namespace, present: _Present) -> Rollouts | None:
+    """The settings of rollouts, of which some change; `None` if none does."""
+    given = {name: getattr(arguments, name) for name in _OF_ROLLOUTS}
+    given = {name: value for name, value in given.items() if value is not UNCHANGED}
+    if not given:
+        return None
+    rollouts = present().rollouts
+    if rollouts is None:
+        raise InvalidArgumentError(
+            f"{option(next(iter(given)))} needs a table with rollouts, and {arguments.table} has "
+            "none"
+        )
+    return dataclasses.replace(rollouts.settings, **given)
+
+
 def _would_be(changed: ChangedSetting) -> str:
     it = changed
     return f"{it.setting} of table {it.table} would be {it.after}, not {it.before}"
@@ -230,6 +292,7 @@ def _check(arguments: argparse.Namespace) -> None:
         given.add("max_bytes")
     if arguments.no_ratio:
         given.add("no_ratio")
+    given |= {name for name in _OF_ROLLOUTS if getattr(arguments, name) is not UNCHANGED}
     if not given:
         arguments.parser.error("nothing to change: give at least one setting, such as --max-size")
     excluded = {

@@ -110,6 +110,7 @@ def _describe(source: Source, table: str) -> dict[str, Any]:
         "num_episodes": None if source.kind == "checkpoint" else info.num_episodes,
         "num_deleted_episodes": info.num_deleted_episodes,
         "num_unique_samples": info.num_unique_samples,
+        "rollouts": None if info.rollouts is None else dataclasses.asdict(info.rollouts),
         "signature": None if info.signature is None else _signature(info.signature),
     }
 
@@ -158,6 +159,21 @@ def _setting_rows(table: dict[str, Any]) -> list[tuple[str, str]]:
         ("inserts, samples", f"{inserts:,}, {samples:,} (diff {text.number(difference)})"),
         ("items ever sampled", f"{table['num_unique_samples']:,}"),
         ("episodes", episodes),
+        *_rollout_rows(table["rollouts"]),
+    ]
+
+
+def _rollout_rows(rollouts: dict[str, Any] | None) -> list[tuple[str, str]]:
+    if rollouts is None:
+        return []
+    settings = {name: it for name, it in rollouts["settings"].items() if it is not None}
+    states = ("open", "settled", "ready", "leased", "taken", "backlog")
+    left = [f"{count:,} {reason}" for reason, count in rollouts["left"].items()]
+    return [
+        ("rollouts", ", ".join(f"{name} {it}" for name, it in settings.items())),
+        ("version, newest item", f"{rollouts['version']:,}, {text.plain(rollouts['newest'])!r}"),
+        ("items", ", ".join(f"{rollouts[state]:,} {state}" for state in states)),
+        ("items that left", ", ".join(left) or "none"),
     ]
 
 

@@ -311,8 +311,10 @@ class Client:
 
         `changes` is a `reverb._client.rollout_items.Changes`.
         """
-    def take(self, request: bytes) -> tuple[int, int, bytes]:
-        """Takes items with rollouts; returns the holder and number of the lease, and the answer."""
+    def new_lease(self) -> tuple[int, int]:
+        """Returns the holder of the leases of this client, and the number of the next one."""
+    def take(self, request: bytes, number: int) -> bytes:
+        """Takes items with rollouts, for the lease of this number."""
     def give_up_lease(self, table: str, number: int) -> None:
         """Releases a lease of this client some time; does not wait for it."""
     def insert(
@@ -322,6 +324,7 @@ class Client:
         priorities: dict[str, float],
         removal_priorities: dict[str, float] | None,
         is_sequence: bool = False,
+        options: object = None,
     ) -> None:
         """Inserts one item per table; returns when every item is confirmed.
 
@@ -333,6 +336,7 @@ class Client:
         names: ColumnNames,
         priorities: Mapping[str, NDArray[np.float64]],
         removal_priorities: dict[str, NDArray[np.float64]] | None,
+        options: object = None,
     ) -> NDArray[np.uint64]:
         """Inserts `B` items per table from leaves `[B, ...]`; returns when all are confirmed.
 
@@ -504,7 +508,7 @@ class AsyncClient:
     def shard_info(self) -> Call | list[ShardRow]: ...
     def start_insert(self) -> Call | Insertion: ...
     def change_items(self, insertion: Insertion, changes: Any) -> Any: ...
-    def take(self, request: bytes) -> Any: ...
+    def take(self, request: bytes, number: int) -> Any: ...
     def insert(
         self,
         insertion: Insertion,
@@ -513,6 +517,7 @@ class AsyncClient:
         priorities: dict[str, float],
         removal_priorities: dict[str, float] | None,
         is_sequence: bool = False,
+        options: object = None,
     ) -> Call | None: ...
     def insert_batch(
         self,
@@ -521,6 +526,7 @@ class AsyncClient:
         names: ColumnNames,
         priorities: Mapping[str, NDArray[np.float64]],
         removal_priorities: dict[str, NDArray[np.float64]] | None,
+        options: object = None,
     ) -> Call | NDArray[np.uint64]: ...
     def sample_batch(self, request: Any) -> Call | BatchAnswer: ...
     def batch_arrival(self, ahead: BatchesAhead) -> Call | None:

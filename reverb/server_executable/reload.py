@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from reverb._rollouts.settings import Rollouts
 from reverb._server.table import arguments_of
 from reverb._server.table_change import TableChange
 from reverb.core import protos
@@ -21,7 +22,8 @@ __all__ = ["Reload", "reload_config"]
 
 _LIMITER_FIELDS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
 _TABLE_FIELDS = [field.name for field in protos.PriorityTableCheckpoint.DESCRIPTOR.fields]
-# Fields of a table that can change while it runs; of the sampler, its parameters.
+# Fields of a table that can change while it runs; of the sampler, its parameters; of rollouts, all
+# but their number and the columns of items.
 _CHANGING_FIELDS = [
     field.name for field in dataclasses.fields(TableChange) if field.name in _TABLE_FIELDS
 ]
@@ -161,6 +163,13 @@ def _differences_of_group(before: Settings, after: Settings) -> Iterator[str]:
 def _fixed_fields(old: Any, new: Any) -> Iterator[str]:
     if selector_settings(old.sampler).kind != selector_settings(new.sampler).kind:
         yield "sampler"
+    of_rollouts = [
+        (it.HasField("rollouts"), settings.num_rollouts, [*settings.item_columns])
+        for it in (old, new)
+        for settings in [it.rollouts.settings]
+    ]
+    if of_rollouts[0] != of_rollouts[1]:
+        yield "rollouts"
     for field in _FIXED_FIELDS:
         if getattr(old, field) != getattr(new, field):
             yield field
@@ -193,6 +202,8 @@ def _changes_of(old: Any, new: Any) -> Iterator[_Change]:
             yield from _changes_of_limiter(old.rate_limiter, new.rate_limiter)
         elif field == "sampler":
             yield from _changes_of_sampler(old.sampler, new.sampler)
+        elif field == "rollouts":
+            yield from _changes_of_rollouts(before[field], after[field])
         elif before[field] != after[field]:
             yield _changed(field, before[field], after[field])
 
@@ -217,6 +228,22 @@ def _changes_of_sampler(old: object, new: object) -> Iterator[_Change]:
         values = ((name, _shown(before.get(name)), _shown(after[name])) for name in changed)
         text = ", ".join(f"{name} {old} -> {new}".replace("'", "") for name, old, new in values)
         yield _Change("sampler", selector_from_proto(new), text)
+
+
+def _changes_of_rollouts(old: Rollouts | None, new: Rollouts | None) -> Iterator[_Change]:
+    if old is None or new is None:
+        return
+    before, after = (
+        dataclasses.asdict(it) | {"min_rollouts": it.min_rollouts or it.num_rollouts}
+        for it in (old, new)
+    )
+    if before != after:
+        text = ", ".join(
+            f"rollouts.{name} {_shown(before[name])} -> {_shown(value)}".replace("'", "")
+            for name, value in after.items()
+            if value != before[name]
+        )
+        yield _Change("rollouts", new, text)
 
 
 def _changed(argument: str, old: object, new: object) -> _Change:

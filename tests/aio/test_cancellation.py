@@ -47,6 +47,18 @@ async def test_a_cancelled_sample_leaves_no_waiter(client, watcher, name):
     assert taken in {"sample_batch_out": [1], "sample": [0, 1]}.get(name, [0])
 
 
+async def test_what_comes_after_a_cancelled_sample_stays(client, watcher):
+    for number in range(40):
+        task = asyncio.create_task(client.sample_batch("queue", 1))
+        await until(lambda: num_waiting(watcher)[0] == 1)
+        task.cancel()
+        await asyncio.wait([task])
+        # It follows at once, perhaps in the same bytes of the connection.
+        await client.insert([float(number)], {"queue": 1.0})
+        batch = await asyncio.wait_for(client.sample_batch("queue", 1), DEADLINE_S)
+        assert batch.data[0].tolist() == [[float(number)]]
+
+
 async def test_timeouts_of_asyncio_leave_no_waiter(client, watcher):
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(client.sample_batch("queue", 1), 0.05)

@@ -89,12 +89,26 @@ class ModelTable:
     def episodes(self):
         return {item.episode for item in self.items}
 
-    def insert(self, value, priority, episode):
+    def insert(self, value, priority, episode, key=None):
         self.touches += 1
-        self.items.append(Item(value, priority, episode, self.touches))
+        self.items.append(Item(value, priority, episode, self.touches, key=key))
         if len(self.items) > self.max_size:
             self.delete(self.choices(self.remover)[0][0])
         self.inserts += 1
+
+    def insert_with_key(self, value, priority, episode, key, replace):
+        old = next((item for item in self.items if item.key == key), None)
+        if old is None:
+            self.insert(value, priority, episode, key)
+        elif not replace:
+            self.update(old, priority)
+        else:
+            self.delete(old)
+            self.insert(value, priority, episode, key)
+            if self.max_times_sampled > 0 and old.times_sampled < self.limiter.samples_per_insert:
+                # The ratio goes on as if nothing had happened.
+                self.inserts -= 1
+                self.deletes -= 1
 
     def choices(self, selector):
         """The items that may be chosen, each with its probability."""
@@ -191,6 +205,31 @@ class TableMachine(RuleBasedStateMachine):
         self.client.insert_batch([values], {"table": priorities[:allowed]})
         self.next_value += allowed
 
+    @precondition(lambda self: self.model.can_insert(1))
+    @rule(
+        keys=st.lists(st.integers(10, 15), min_size=1, max_size=4),
+        priority=PRIORITIES,
+        replace=st.booleans(),
+    )
+    def insert_with_keys(self, keys, priority, replace):
+        first, allowed = self.next_value, 0
+        while allowed < len(keys) and self.model.can_insert(1):
+            value, key = first + allowed, keys[allowed]
+            self.model.insert_with_key(value, priority, first, key, replace)
+            allowed += 1
+        values = np.arange(first, first + allowed)
+        priorities = {"table": priority}
+        self.client.insert_batch([values], priorities, keys=keys[:allowed], replace=replace)
+        self.next_value += allowed
+
+    @precondition(lambda self: not self.model.can_insert(1))
+    @rule(key=st.integers(10, 15), replace=st.booleans())
+    def insert_in_vain(self, key, replace):
+        with pytest.raises(DeadlineExceededError):
+            self.client.insert_batch(
+                [np.zeros(1, np.int64)], {"table": 1.0}, keys=[key], replace=replace, timeout_ms=0
+            )
+
     @rule()
     def sample(self):
         samples = self.client.sample("table", timeout_ms=0)
@@ -277,6 +316,8 @@ class TableMachine(RuleBasedStateMachine):
             "inserts": model.inserts,
             "samples": model.samples,
         }
+        status = self.client.status().tables["table"]
+        assert status.inserts == status.items + status.removed.total
         for number in (1, 2, 5):
             assert self.table.can_sample(number) == model.can_sample(number)
             assert self.table.can_insert(number) == model.can_insert(number)

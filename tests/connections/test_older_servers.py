@@ -195,6 +195,18 @@ def test_windows(server, client, read):
         read(client)
 
 
+def test_items_that_replace_others(server, client):
+    """Such a server would keep the old data; keys it knows."""
+    what = "items that replace others (replace=True)"
+    with refused(server, what):
+        client.insert_batch(np.arange(2), {"t": 1.0}, keys=[1, 2], replace=True)
+    with refused(server, what):
+        client.insert_sequence(np.arange(2), {"t": 1.0}, key=1, replace=True)
+    assert not any(request.items for request in server.received)
+    client.insert_batch(np.arange(2), {"t": 1.0}, keys=[1, 2])
+    assert [item.key for it in server.received for item in it.items] == [1, 2]
+
+
 def test_a_program_can_ask_before(server, client):
     assert client.capabilities() == frozenset()
     with testing.server([testing.table("t")]) as new:
@@ -221,6 +233,11 @@ async def test_windows_of_asyncio_programs(server, options):
 def test_another_draw_of_a_sampler(server, client):
     with refused(server, "selectors beyond dm-reverb's"):
         client.configure_table("t", sampler=reverb.selectors.Prioritized(1.0, draw="stratified"))
+
+
+def test_settings_of_rollouts(server, client):
+    with refused(server, "rollouts"):
+        client.configure_table("t", rollouts=reverb.Rollouts(2, item=()))
 
 
 async def test_items_that_are_chosen_by_key_or_condition(server, client):

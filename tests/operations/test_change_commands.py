@@ -18,6 +18,7 @@ import pytest
 import reverb
 from reverb import command, testing
 from reverb.errors import UnimplementedError
+from support.rollout_tables import SIGNATURE
 from support.waiting import DEADLINE_S
 
 MAIN = "import sys\nfrom reverb.command import main\nsys.exit(main(sys.argv[1:]))"
@@ -191,7 +192,11 @@ class TestConfigure:
 
 
 def test_every_setting_has_an_option(capsys):
-    options = {"rate_limiter": "--min-size-to-sample", "sampler": "--expected-age"}
+    options = {
+        "rate_limiter": "--min-size-to-sample",
+        "sampler": "--expected-age",
+        "rollouts": "--max-staleness",
+    }
     for field in dataclasses.fields(reverb.TableChange):
         flag = options.get(field.name, "--" + field.name.replace("_", "-"))
         # An unknown option would end the program with 2.
@@ -214,6 +219,50 @@ def test_what_a_sampler_has_changes(capsys, sampler, options, words):
         assert (code, err) == (0, "")
         assert words in out
         assert served.run("configure", *options) == (0, "nothing to change\n", "")
+
+
+class TestRollouts:
+    @pytest.fixture
+    def of_rollouts(self, capsys):
+        rollouts = reverb.Rollouts(2, item=("prompt",), items_per_version=4, max_staleness=2)
+        with Served(capsys, signature=SIGNATURE, rollouts=rollouts) as served:
+            yield served
+
+    @pytest.mark.parametrize(
+        ("options", "told"),
+        [
+            (["--min-rollouts", 1], "min_rollouts of table replay is 1 now, not 2"),
+            (["--ahead", 0], "ahead of table replay is 0 now, not none"),
+            (["--items-per-version", 8], "items_per_version of table replay is 8 now, not 4"),
+            (["--max-staleness", 1], "max_staleness of table replay is 1 now, not 2"),
+            (["--on-stale", "keep"], "on_stale of table replay is keep now, not again"),
+            (["--open-timeout-s", 0.5], "open_timeout_s of table replay is 0.5 now, not none"),
+            (["--max-attempts", 9], "max_attempts of table replay is 9 now, not 5"),
+            (["--items-per-version", "none"], "items_per_version of table replay is none now, not"),
+        ],
+    )
+    def test_each_setting_changes(self, of_rollouts, options, told):
+        code, out, err = of_rollouts.run("configure", *options)
+        assert (code, err, out.count("\n")) == (0, "", 1)
+        assert out.startswith(told)
+        assert of_rollouts.run("configure", *options) == (0, "nothing to change\n", "")
+
+    def test_what_cannot_be_is_one_line(self, of_rollouts, served):
+        refused = "reverb: error: --max-attempts must be at least 1, got 0\n"
+        assert of_rollouts.run("configure", "--max-attempts", 0) == (1, "", refused)
+        code, _, err = of_rollouts.run("configure", "--ahead", 3)
+        assert (code, err.count("\n")) == (1, 1)
+        assert "max_staleness (2) must be at least ahead (3)" in err
+        code, _, err = served.run("configure", "--ahead", 3)
+        assert code == 1
+        assert "--ahead needs a table with rollouts, and replay has none" in err
+
+    def test_every_setting_of_rollouts_has_an_option(self, of_rollouts):
+        for field in dataclasses.fields(reverb.Rollouts):
+            if field.name not in ("num_rollouts", "item"):
+                value = "keep" if field.name == "on_stale" else "1"
+                flag = "--" + field.name.replace("_", "-")
+                assert of_rollouts.run("configure", flag, value)[0] == 0
 
 
 class TestPause:

@@ -13,6 +13,7 @@ import reverb
 from reverb import errors, testing
 from reverb.cluster.shard_tables import part_settings
 from reverb.core import protos
+from support import rollout_tables
 from support.hosts import on_both_hosts
 from support.stalls import limiter
 
@@ -45,8 +46,17 @@ CHANGES = {
     "rate_limiter": lambda: reverb.rate_limiters.SampleToInsertRatio(4.0, 10, 20.0),
     "priority_exponent": lambda: 0.5,
     "sampler": lambda: reverb.selectors.Prioritized(0.5),
+    "rollouts": lambda: reverb.Rollouts(2, item=("prompt",), max_staleness=1),
 }
 SETTINGS = [field.name for field in dataclasses.fields(reverb.TableChange)]
+
+
+def table_of(setting):
+    """Options of a table that has the setting."""
+    if setting != "rollouts":
+        return {"sampler": reverb.selectors.Prioritized(0.8)}
+    rollouts = reverb.Rollouts(2, item=("prompt",))
+    return {"signature": rollout_tables.SIGNATURE, "rollouts": rollouts}
 
 
 def test_the_message_has_no_other_settings():
@@ -59,14 +69,16 @@ class TestEverySetting:
 
     @pytest.mark.parametrize("num_shards", [1, 2])
     def test_it_changes_alone(self, setting, num_shards):
+        is_group = num_shards > 1
+        if setting == "rollouts":
+            num_shards = 1  # Of the group, too.
         with contextlib.ExitStack() as stack:
-            sampler = reverb.selectors.Prioritized
             served = [
-                stack.enter_context(Served("127.0.0.1", sampler=sampler(0.8)))
+                stack.enter_context(Served("127.0.0.1", **table_of(setting)))
                 for _ in range(num_shards)
             ]
             addresses = ",".join(f"127.0.0.1:{it.server.port}" for it in served)
-            client = reverb.Client(addresses if num_shards == 1 else f"shards:///{addresses}")
+            client = reverb.Client(f"shards:///{addresses}" if is_group else addresses)
             changes = {"replay": reverb.TableChange(**{setting: CHANGES[setting]()})}
             changed = client.configure_tables(changes)
             assert changed != []
@@ -75,14 +87,14 @@ class TestEverySetting:
     def test_the_call_has_it(self, setting):
         call = inspect.signature(reverb.Client.configure_table).parameters
         assert call[setting].default == getattr(reverb.TableChange(), setting)
-        with Served("127.0.0.1", sampler=reverb.selectors.Prioritized(0.8)) as served:
+        with Served("127.0.0.1", **table_of(setting)) as served:
             before = served.server._tables[0].internal_settings
             served.client.configure_table("replay", **{setting: CHANGES[setting]()})
             assert served.server._tables[0].internal_settings != before
 
     def test_a_shard_that_starts_again_gets_it(self, setting):
         def make():
-            return Served("127.0.0.1", sampler=reverb.selectors.Prioritized(0.8))
+            return Served("127.0.0.1", **table_of(setting))
 
         with make() as changed, make() as started:
             changed.client.configure_table("replay", **{setting: CHANGES[setting]()})

@@ -40,11 +40,11 @@ def client_of(server):
     return reverb.Client(f"localhost:{server.port}")
 
 
-def fill(client, numbers, name="t"):
+def fill(client, numbers, name="t", **options):
     """Inserts small items and large ones."""
     numbers = np.asarray(numbers)
-    large = np.repeat(numbers[:, None], 3000, axis=1)
-    return client.insert_batch({"large": large, "number": numbers}, {name: numbers + 1.0})[name]
+    rows = {"large": np.repeat(numbers[:, None], 3000, axis=1), "number": numbers}
+    return client.insert_batch(rows, {name: numbers + 1.0}, **options)[name]
 
 
 def contents(client, name="t"):
@@ -84,6 +84,32 @@ def test_a_stop_loses_nothing(tmp_path):
         fill(client, range(100, 110))
     with serve(tmp_path) as server:
         assert len(contents(client_of(server))) == 109
+
+
+def test_replaced_items_come_back_with_their_new_data(tmp_path):
+    """Items of an earlier commit and of the same one, once and twice, in their order."""
+    with serve(tmp_path) as server:
+        client = client_of(server)
+        fill(client, range(10), keys=range(10))
+        client.sync()
+        fill(client, [102, 103, 120], keys=[2, 3, 20], replace=True)
+        fill(client, [203], keys=[3], replace=True)
+        client.sync()
+        fill(client, [304, 321], keys=[4, 21], replace=True)
+        fill(client, [404, 421], keys=[4, 21], replace=True)
+        client.update_priorities("t", [2, 4], [70.0, 71.0])
+        before = contents(client)
+        info = client.server_info()["t"]
+    assert [number for number in before if number > 10] == [102, 120, 203, 404, 421]
+    with serve(tmp_path) as server:
+        client = client_of(server)
+        assert contents(client) == before
+        assert list(contents(client)) == list(before), "oldest first"
+        assert before[404][:2] == (4, 71.0)
+        again = client.server_info()["t"]
+        assert again.rate_limiter_info.insert_stats == info.rate_limiter_info.insert_stats
+        fill(client, [504], keys=[4], replace=True)
+        assert len(contents(client)) == len(before)
 
 
 def test_tables_are_found_by_their_names(tmp_path):

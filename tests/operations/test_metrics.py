@@ -67,6 +67,12 @@ def server():
         yield server
 
 
+REASONS = (
+    *("full", "bytes", "sampled_out", "deleted", "reset", "shrunk", "lost", "failed", "stale"),
+    "replaced",
+)
+
+
 def expected(name, table):
     """The series of a table by its status, without histograms."""
     label = ("table", name)
@@ -88,10 +94,7 @@ def expected(name, table):
         key("inserts_total"): table.inserts,
         key("samples_total"): table.samples,
         key("priority_updates_total"): table.priority_updates,
-        **{
-            key("removed_total", reason=reason): getattr(removed, reason)
-            for reason in ("full", "bytes", "sampled_out", "deleted", "reset", "shrunk", "lost")
-        },
+        **{key("removed_total", reason=reason): getattr(removed, reason) for reason in REASONS},
         key("removed_unsampled_total"): removed.unsampled,
         key("limiter_diff"): table.cursor,
         key("limiter_min_diff"): limiter.min_diff,

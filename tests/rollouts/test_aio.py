@@ -9,8 +9,8 @@ import pytest
 from reverb import aio
 from reverb.errors import DeadlineExceededError, FailedPreconditionError
 from support.hosts import HOSTS
-from support.rollout_tables import prompt, rollout, table
-from support.waiting import DEADLINE_S
+from support.rollout_tables import prompt, ready, rollout, table
+from support.waiting import DEADLINE_S, wait_until
 
 
 @pytest.fixture
@@ -84,6 +84,23 @@ async def test_a_cancelled_take_takes_nothing(make):
             await waiting
         await other.insert_item("train", prompt(0), [rollout()], name="a")
         assert (await other.take("train", 1, timeout_ms=20_000)).name == ["a"]
+
+
+async def test_a_take_that_is_cancelled_with_its_answer_takes_nothing(start, path, connect):
+    server = start(table(1))
+    blocking = connect(server)
+    async with aio.Client(f"{HOSTS[path]}:{server.port}") as client:
+        for number in range(20):
+            name = str(number)
+            waiting = asyncio.create_task(client.take("train", 1))
+            await until(lambda: is_waiting(client))
+            # The answer comes while the loop stands still.
+            ready(blocking, name, num_rollouts=1)
+            wait_until(lambda: blocking.server_info()["train"].rollouts.leased == 1)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert blocking.take("train", 1, ack=True, timeout_ms=20_000).name == [name]
 
 
 async def is_waiting(client):

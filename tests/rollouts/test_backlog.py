@@ -3,8 +3,9 @@
 
 import pytest
 
+import reverb
 from reverb.errors import DeadlineExceededError, InvalidArgumentError
-from support.rollout_tables import info, prompt, ready, rollout
+from support.rollout_tables import info, prompt, ready, rollout, table
 
 
 def insert(client, name, **options):
@@ -62,6 +63,66 @@ def test_a_release_does_not_change_the_backlog(served):
     assert (info(client).backlog, info(client).taken) == (2, 0)
 
 
+def release(client, batch):
+    client.release(batch)
+
+
+def delete(client, batch):
+    client.delete_items("train", batch.info.key)
+
+
+@pytest.mark.parametrize("end", [release, delete])
+def test_what_was_taken_for_an_earlier_version_gives_none_back(served, end):
+    client = served(1, ahead=1, items_per_version=2)
+    ready(client, *"abcd", num_rollouts=1)
+    earlier = client.take("train", 2)
+    client.set_version("train", 1)
+    client.take("train", 2, ack=True)
+    end(client, earlier)
+    back = 2 if end is release else 0
+    assert (info(client).taken, info(client).backlog) == (2, 2 + back)
+
+
+def test_a_checkpoint_counts_what_was_taken_for_its_version(tmp_path):
+    def serve():
+        saver = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
+        return reverb.Server([table(1, ahead=3, items_per_version=2)], checkpointer=saver)
+
+    with serve() as server:
+        client = server.localhost_client()
+        ready(client, *"abcdef", num_rollouts=1)
+        client.take("train", 2)
+        client.set_version("train", 1)
+        client.take("train", 1, ack=True)
+        client.take("train", 2)
+        assert (info(client).taken, info(client).backlog) == (3, 4)
+        client.checkpoint()
+    with serve() as server:
+        # What clients held is free again.
+        client = server.localhost_client()
+        assert (info(client).taken, info(client).backlog) == (1, 6)
+
+
+def test_acks_after_a_restart_leave_room_for_the_version(start, connect, root):
+    """Of batches that were held for earlier versions: they do not fill the backlog of this one."""
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root))
+    made = {"ahead": 0, "items_per_version": 2}
+    server = start(table(1, **made), checkpointer=checkpointer)
+    client, held = connect(server), []
+    for version in range(3):
+        ready(client, f"{version}a", f"{version}b", num_rollouts=1)
+        held.append(client.take("train", 2))
+        client.set_version("train", version + 1)
+    client.checkpoint()
+    server.stop()
+    client = connect(start(table(1, **made), checkpointer=checkpointer))
+    for batch in held:
+        client.ack(batch)
+    assert (info(client).taken, info(client).backlog) == (0, 0)
+    ready(client, "c", "d", num_rollouts=1)
+    assert client.take("train", 2, timeout_ms=0).name == ["c", "d"]
+
+
 def test_rollouts_never_wait_for_the_backlog(served):
     client = served(2, ahead=0, items_per_version=1)
     insert(client, "a")
@@ -96,10 +157,27 @@ def test_an_insert_times_out(served, error_says):
     insert(client, "a")
     text = (
         "Timeout exceeded: insert_item did not finish within 20 ms. It was waiting for a "
-        "place in table train: `reverb why` says whether its backlog, its size, memory or a pause "
-        "is in the way."
+        "place in table train. The backlog is full, 1 of 1 (ahead 0, 1 items a version): 1 open, "
+        "0 settled, 0 ready, 0 taken since version 0 was set."
     )
     error_says(lambda: insert(client, "b", timeout_ms=20), DeadlineExceededError, text)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_items": 1}, "train. The table has 1 of 1 items (max_size): 1 open, 0 settled"),
+        ({}, "train. It is paused by "),
+    ],
+)
+def test_a_time_out_has_the_reason(served, options, words):
+    client = served(1, **options)
+    insert(client, "a")
+    if not options:
+        client.pause_table("train", samples=False)
+    with pytest.raises(DeadlineExceededError) as raised:
+        insert(client, "b", timeout_ms=50)
+    assert words in str(raised.value)
 
 
 def test_an_insert_that_timed_out_is_not_made_later(served, until):

@@ -51,6 +51,47 @@ def test_a_batch_can_be_pickled_and_selected(served):
     assert len(batch.select([])) == 0
 
 
+SCORES = [
+    [1.0, 2.0],
+    (1, 2),
+    [np.float64(1), np.int64(2)],
+    [np.array(1.0, np.float32), 2.0],
+    np.array([1.0, 2.0]),
+    np.array([1, 2]),
+    np.array([1, 2], np.float16),
+    np.float32([1, 2]),
+]
+
+
+@pytest.mark.parametrize("scores", SCORES, ids=range(len(SCORES)))
+def test_scalars_of_all_kinds_are_a_late_column(served, scores):
+    client = served(1)
+    for name in "ab":
+        client.insert_item("train", prompt(0), [{"tokens": [1, 2]}], name=name)
+    batch = client.take("train", 2, lacks="score")
+    assert client.extend(batch, {"score": scores}).tolist() == [True, True]
+    data = client.take("train", 2).data["score"]
+    assert (data.dtype, data.tolist()) == (np.float32, [1, 2])
+
+
+@pytest.mark.parametrize("score", [1, 1.0, True, np.float64(1), np.int64(1), np.float16(1)])
+def test_scalars_of_all_kinds_are_a_column_of_a_rollout(served, score):
+    client = served(1)
+    client.insert_item("train", prompt(0), [{"tokens": [1, 2], "score": score}])
+    assert client.take("train", 1).data["score"].tolist() == [1]
+
+
+def test_a_scalar_of_another_kind_is_refused(serve):
+    signature = {"count": reverb.specs.TensorSpec([], np.int32)}
+    client = serve(reverb.Table.rollouts("train", 1, signature, item=()))
+    for count in (np.int8(5), np.int64(-3), np.uint64(7)):
+        client.insert_item("train", {}, [{"count": count}])
+        assert client.take("train", 1, ack=True).data["count"].tolist() == [count]
+    for odd in (np.float64(1.0), np.int64(2**40), np.complex64(1)):
+        with pytest.raises(reverb.errors.SignatureMismatchError):
+            client.insert_item("train", {}, [{"count": odd}])
+
+
 def test_another_process_may_ack_a_pickled_batch(two):
     client, other = two(1)
     ready(client, *"ab", num_rollouts=1)

@@ -34,9 +34,21 @@ SETTINGS = [
     ),
     ({"item": tuple(SIGNATURE)}, "item has all columns; at least one must be of sequences."),
     ({"max_attempts": 0}, "max_attempts must be at least 1, got 0"),
-    ({"on_stale": "drop"}, 'on_stale must be "again" or "keep", got \'drop\''),
-    ({"open_timeout_s": 0}, "open_timeout_s must be at least 0.001, got 0"),
-    ({"ahead": -1}, "ahead must be at least 0, got -1"),
+    ({"on_stale": "drop"}, 'on_stale must be "again", "keep" or "wait", got \'drop\''),
+    (
+        {"on_stale": "wait", "open_timeout_s": 1},
+        'on_stale="wait" needs items_per_version and open_timeout_s.',
+    ),
+    (
+        {"on_stale": "wait", "items_per_version": 4, "max_staleness": 1},
+        'on_stale="wait" needs items_per_version and open_timeout_s.',
+    ),
+    ({"open_timeout_s": 0}, "open_timeout_s must be at least 0.001 and below 4294967296, got 0"),
+    ({"open_timeout_s": float("nan")}, "open_timeout_s must be at least 0.001 and below"),
+    ({"open_timeout_s": float("inf")}, "open_timeout_s must be at least 0.001 and below"),
+    ({"ahead": -1}, "ahead must be at least 0 and below 4294967296, got -1"),
+    ({"ahead": 2**40}, "ahead must be at least 0 and below 4294967296, got 1099511627776"),
+    ({"item": ("prompt",) * 2}, "item must name each column once, got ('prompt', 'prompt')"),
 ]
 
 
@@ -53,6 +65,16 @@ def test_the_number_of_rollouts_has_limits(num_rollouts):
         table(num_rollouts)
 
 
+WAITS = reverb.Rollouts(
+    2,
+    item=("prompt",),
+    items_per_version=2,
+    max_staleness=1,
+    on_stale="wait",
+    open_timeout_s=60,
+)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -66,6 +88,15 @@ def test_the_number_of_rollouts_has_limits(num_rollouts):
             "must be MinSize",
         ),
         ({"signature": lambda: None}, "needs a signature"),
+        ({"rollouts": lambda: WAITS}, "it needs the sampler Fifo and max_times_sampled=1"),
+        (
+            {
+                "rollouts": lambda: WAITS,
+                "sampler": reverb.selectors.Lifo,
+                "max_times_sampled": lambda: 1,
+            },
+            "it needs the sampler Fifo",
+        ),
     ],
 )
 def test_tables_that_do_not_fit(options, text):
@@ -76,10 +107,11 @@ def test_tables_that_do_not_fit(options, text):
         "max_size": lambda: 10,
         "rate_limiter": lambda: reverb.rate_limiters.MinSize(1),
         "signature": lambda: SIGNATURE,
+        "rollouts": lambda: reverb.Rollouts(2, item=("prompt",)),
     }
     made = {name: make() for name, make in (usual | options).items()}
     with pytest.raises(InvalidArgumentError) as caught:
-        reverb.Table("train", rollouts=reverb.Rollouts(2, item=("prompt",)), **made)
+        reverb.Table("train", **made)
     assert text in str(caught.value)
 
 
@@ -136,8 +168,12 @@ def test_columns_that_do_not_fit(served):
             client.add_rollout(item, [rollout(), {"tokens": np.int32([1])}])
         with fails(InvalidArgumentError, r"below num_rollouts \(2\), got 2"):
             client.add_rollout(item, rollout(), rollout=2)
+        with fails(SignatureMismatchError, "tokens"):
+            client.add_rollout(item, {"tokens": [1, 2.5]})
         with fails(TypeError, "a rollout must be a dict of columns"):
             client.add_rollout(item, [])
+        with fails(InvalidArgumentError, "a sequence must have at least one column, got none"):
+            client.add_rollout(item, {})
         # None of these was noted.
         assert client.add_rollout(item, rollout())
         assert client.add_rollout(item, rollout())
@@ -164,6 +200,24 @@ def test_arguments_of_a_take(served):
         client.take("train", 1, lacks="x")
     with fails(InvalidArgumentError, "no column 'x'"):
         client.take("train", 1, columns=["x"])
+
+
+def test_keys_are_integers(served):
+    client = served(1)
+    ready(client, "a", num_rollouts=1)
+    batch = client.take("train", 1)
+    for call in (client.ack, client.release):
+        for keys in ([1.5], [True], np.float64([1])):
+            with fails(TypeError, "keys must be integers"):
+                call(batch, keys)
+    assert (info(client).leased, client.size("train")) == (1, 1)
+
+
+def test_one_column_may_be_named_alone(served):
+    client = served(1)
+    ready(client, "a", num_rollouts=1)
+    batch = client.take("train", 1, columns="score")
+    assert list(batch.data) == list(client.fetch_rollouts(batch, "score").data) == ["score"]
 
 
 def test_a_take_of_an_unknown_column_holds_nothing(served, until):
@@ -215,3 +269,41 @@ def test_a_rollout_beyond_those_that_are_missing(served):
 def test_arguments_of_split_balanced(arguments, text):
     with fails(InvalidArgumentError, text):
         reverb.split_balanced([5, 2], **arguments)
+
+
+@pytest.mark.parametrize("column", ["prompt", "tokens"])
+def test_a_sequence_without_steps_is_refused(served, column):
+    client = served(1)
+    data, row = prompt(0), rollout()
+    (data if column == "prompt" else row)[column] = np.zeros(0, np.int32)
+    text = rf"column {column} of a sequence must have shape \[T, ...\] with at least one step"
+    with pytest.raises(InvalidArgumentError, match=text):
+        client.insert_item("train", data, [row], name="a")
+    client.insert_item("train", prompt(0), name="b")
+    with client.open_item("train") as item:
+        if column == "tokens":
+            with pytest.raises(InvalidArgumentError, match=text):
+                client.add_rollout(item, row)
+        assert client.add_rollout(item, rollout())
+
+
+def test_a_take_of_more_than_the_table_holds_is_an_error(served):
+    client = served(1, max_items=4)
+    with pytest.raises(InvalidArgumentError, match=r"it has at most 4 \(max_size\)"):
+        client.take("train", 5)
+
+
+def test_a_checkpoint_of_other_rollouts_is_refused(start, connect, root):
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root))
+    server = start(table(2), checkpointer=checkpointer)
+    client = connect(server)
+    client.insert_item("train", prompt(0), name="a")
+    client.checkpoint()
+    server.stop()
+    text = "num_rollouts 1, 3 columns, .* its stored items are for num_rollouts 2, 3 columns"
+    with pytest.raises(FailedPreconditionError, match=text):
+        start(table(1), checkpointer=checkpointer)
+    other = reverb.Table.rollouts("train", 2, SIGNATURE, item=())
+    with pytest.raises(FailedPreconditionError, match="those of items at"):
+        start(other, checkpointer=checkpointer)
+    assert connect(start(table(2), checkpointer=checkpointer)).size("train") == 1

@@ -6,6 +6,7 @@ import pytest
 
 import reverb
 from reverb.errors import DeadlineExceededError, FailedPreconditionError
+from support.programs import Program
 from support.rollout_tables import SIGNATURE, info, prompt, ready, removed, rollout
 
 
@@ -95,6 +96,22 @@ def test_an_item_leaves_with_too_few_final_rollouts(served):
         assert client.fail_rollout(item, 1, "the tool broke")
         assert not client.fail_rollout(item, 1, "the tool broke")
     assert (client.size("train"), stages(client)) == (0, (0, 0, 0))
+
+
+def test_the_server_logs_why_a_rollout_failed():
+    source = """
+        import reverb
+        from support.rollout_tables import prompt, table
+        with reverb.Server([table(2)]) as server:
+            client = server.localhost_client()
+            client.insert_item("train", prompt(3))
+            with client.open_item("train") as item:
+                client.fail_rollout(item, 1, "the tool broke")
+                print(item.key)
+    """
+    with Program(source, REVERB_LOG="info") as program:
+        key = program.line()
+        program.wait_for_error(f"rollout 1 of item {key} has failed: the tool broke")
 
 
 def test_a_stage_adds_a_column_that_rollouts_lack(served):

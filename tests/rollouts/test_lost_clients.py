@@ -5,8 +5,10 @@ import signal
 
 import pytest
 
+import reverb
 from support.programs import Program
 from support.rollout_tables import info, prompt, ready, removed, rollout, table
+from support.waiting import DEADLINE_S
 
 # Holds what it is told to, and says what it has.
 HOLDER = """
@@ -23,6 +25,67 @@ else:
         client.add_rollout(item, rollout(2), rollout=1, partial=True)
         print(item.name)
         sys.stdin.readline()
+"""
+
+
+# Waits for what does not come.
+WAITER = """
+import sys
+import reverb
+client = reverb.Client(sys.argv[1])
+print(flush=True)
+"""
+
+
+# A server in a process of its own, which can stand still.
+SERVER = """
+import sys
+import reverb
+from support.rollout_tables import table
+server = reverb.Server([table(1)], host="127.0.0.1")
+print(server.port)
+sys.stdin.readline()
+"""
+# Takes from a server that stands still, until Ctrl-C or a cancellation.
+TAKER = """
+import asyncio, sys
+import reverb
+client = reverb.Client(sys.argv[1], connect_timeout_s=0.3)
+awaited = reverb.aio.Client(sys.argv[1], connect_timeout_s=0.3)
+
+def wait_as_long_as_a_call():
+    # One that is connected already waits until its pings were not answered.
+    other = client if sys.argv[3] == "lost" else reverb.Client(sys.argv[1], connect_timeout_s=0.3)
+    try:
+        other.server_info()
+    except reverb.ReverbError:
+        print("stands still")
+
+async def cancel():
+    async with awaited:
+        await awaited.take("train", 1, timeout_ms=0)
+        print("ready")
+        sys.stdin.readline()
+        tasks = [asyncio.create_task(awaited.take("train", 1)) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        wait_as_long_as_a_call()
+        sys.stdin.readline()
+
+if sys.argv[2] == "cancel":
+    asyncio.run(cancel())
+else:
+    client.take("train", 1, timeout_ms=0)
+    print("ready")
+    sys.stdin.readline()
+    try:
+        print("takes")
+        client.take("train", 1)
+    except KeyboardInterrupt:
+        wait_as_long_as_a_call()
+    sys.stdin.readline()
 """
 
 
@@ -92,6 +155,34 @@ def test_ctrl_c_gives_a_take_up(server, client, until):
         assert client.take("train", 1, timeout_ms=20_000).name == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("how", "connection"),
+    [
+        ("cancel", "there"),
+        ("ctrl-c", "there"),
+        pytest.param("ctrl-c", "lost", marks=pytest.mark.slow),
+    ],
+)
+def test_a_take_given_up_at_a_frozen_server_takes_nothing(how, connection):
+    with Program(SERVER) as frozen:
+        where = f"127.0.0.1:{frozen.line()}"
+        client = reverb.Client(where, connect_timeout_s=DEADLINE_S)
+        ready(client, *"abcdef", num_rollouts=1)
+        with Program(TAKER, where, how, connection) as taker:
+            assert taker.line() == "ready"  # It holds one.
+            frozen.signal(signal.SIGSTOP)
+            try:
+                taker.tell()
+                if how == "ctrl-c":
+                    assert taker.line() == "takes"
+                    taker.signal(signal.SIGINT)
+                assert taker.line() == "stands still"
+            finally:
+                frozen.signal(signal.SIGCONT)
+            assert client.take("train", 5, timeout_ms=20_000).name == [*"bcdef"]
+            assert info(client).leased == 6
+
+
 def test_nobody_holds_an_open_item_for_too_long(start):
     server = start(table(2, open_timeout_s=0.2))
     client, other = server.localhost_client(), server.localhost_client()
@@ -130,3 +221,29 @@ def test_a_released_item_is_no_lost_one(start):
         with client.open_item("train") as item:
             assert item.attempts == 0
     assert removed(client) == {}
+
+
+@pytest.mark.parametrize("waits", ["take('train', 1)", "take('train', 1, lacks='score')", "open"])
+def test_a_client_that_dies_while_it_waits_gets_nothing(two, waits, until):
+    client, _ = two(1, lease_grace_s=0.1)
+    call = "client.open_item('train').__enter__()" if waits == "open" else f"client.{waits}"
+    with Program(WAITER + call, client.server_address) as dying:
+        dying.line()
+        until(lambda: num_waiting(client) == 1)
+        dying.kill()
+    until(lambda: num_waiting(client) == 0)
+    if waits == "open":
+        client.insert_item("train", prompt(0), name="a")
+        with client.open_item("train", timeout_ms=0) as item:
+            assert item.name == "a"
+        return
+    lacks = {"lacks": "score"} if "lacks" in waits else {}
+    rows = [{name: it for name, it in rollout().items() if name not in lacks.values()}]
+    client.insert_item("train", prompt(0), rows, name="a")
+    assert client.take("train", 1, timeout_ms=0, **lacks).name == ["a"]
+
+
+def num_waiting(client):
+    status = client.status().tables["train"]
+    rollouts = status.rollouts
+    return status.sampling.waiting + rollouts.waiting_open + rollouts.waiting_settled

@@ -4,6 +4,8 @@
 The model, `support/rollout_model.py`, is written from the rules alone.
 """
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -18,7 +20,7 @@ from hypothesis.stateful import (
 )
 
 import reverb
-from reverb.errors import DeadlineExceededError, FailedPreconditionError
+from reverb.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from support import rollout_tables
 from support.hosts import on_both_hosts
 from support.rollout_model import ModelTable
@@ -33,31 +35,35 @@ def columns(number, num_columns):
     return made if num_columns == 2 else {"tokens": made["tokens"]}
 
 
+@st.composite
+def rules_of(draw):
+    """Settings that can change."""
+    max_staleness = draw(st.sampled_from([None, 0, 1]))
+    ahead = draw(st.sampled_from([None, 0, 1]))
+    has_backlog = ahead is not None or max_staleness is not None
+    words = ["again", "again", "keep"] + ["wait"] * 3 * has_backlog
+    return {
+        "min_rollouts": 1 if draw(st.booleans()) else None,
+        "max_staleness": max_staleness,
+        "ahead": ahead if max_staleness is None else min(ahead or 0, max_staleness),
+        "items_per_version": 3 if has_backlog else None,
+        "on_stale": draw(st.sampled_from(words)),
+        "open_timeout_s": 600,
+        "max_attempts": draw(st.integers(1, 2)),
+    }
+
+
+RULES = rules_of()
+
+
 class RolloutMachine(RuleBasedStateMachine):
     """Does everything twice: to a table of a server, and to the model of it."""
 
     host = ""
 
-    @initialize(
-        num_rollouts=st.integers(1, 3),
-        allows_failures=st.booleans(),
-        max_staleness=st.sampled_from([None, 0, 1]),
-        ahead=st.sampled_from([None, 0, 1]),
-        on_stale=st.sampled_from(["again", "again", "keep"]),
-        max_attempts=st.integers(1, 2),
-    )
-    def start(self, num_rollouts, allows_failures, max_staleness, ahead, on_stale, max_attempts):
-        has_backlog = ahead is not None or max_staleness is not None
-        table = rollout_tables.table(
-            num_rollouts,
-            min_rollouts=1 if allows_failures else None,
-            max_staleness=max_staleness,
-            ahead=ahead if max_staleness is None else min(ahead or 0, max_staleness),
-            items_per_version=3 if has_backlog else None,
-            on_stale=on_stale,
-            max_attempts=max_attempts,
-        )
-        self.server = reverb.Server([table])
+    @initialize(num_rollouts=st.integers(1, 3), rules=RULES)
+    def start(self, num_rollouts, rules):
+        self.server = reverb.Server([rollout_tables.table(num_rollouts, **rules)])
         self.clients = [self.connect(), self.connect()]
         info = rollout_tables.info(self.clients[0])
         self.model = ModelTable(info.settings)
@@ -166,7 +172,7 @@ class RolloutMachine(RuleBasedStateMachine):
         client=CLIENTS, num=st.integers(1, 3), stage=st.sampled_from(["ready", "ready", "settled"])
     )
     def take(self, client, num, stage):
-        free = len(self.model.free(stage))
+        free = len(self.model.takable(stage))
         lacks = "score" if stage == "settled" else None
 
         def take(**more):
@@ -214,11 +220,16 @@ class RolloutMachine(RuleBasedStateMachine):
         calls = self.clients[lease[0]]
         if ends == "extend":
             accepted = calls.extend(batch, {"score": batch.rollout.astype(np.float32)})
-            assert accepted.tolist() == [self.model.extend(item, lease) for item in items]
+            pairs = zip(items, batch.attempts.tolist(), strict=True)
+            assert accepted.tolist() == [self.model.extend(item, lease, it) for item, it in pairs]
             return
         there = [item for item in items if item in self.model.items]
         others = [item for item in there if item.lease not in (None, lease)]
         keys = batch.info.key
+        if ends == "ack" and "score" not in batch.data:
+            with pytest.raises(InvalidArgumentError, match="lacked column score"):
+                calls.ack(batch, keys)
+            return
         if ends == "ack":
             assert sorted(calls.ack(batch, keys)) == sorted(item.key for item in others)
         else:
@@ -252,6 +263,12 @@ class RolloutMachine(RuleBasedStateMachine):
         version = self.model.version + step
         answer = self.clients[0].set_version("train", version, rewind=rewind)
         assert answer == self.model.set_version(version, rewind)
+
+    @rule(rules=RULES)
+    def configure(self, rules):
+        new = dataclasses.replace(self.model.settings, **rules)
+        info = self.clients[0].configure_table("train", rollouts=new)
+        self.model.configure(info.rollouts.settings)
 
     @rule(data=st.data())
     def delete(self, data):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from reverb.errors import DataLossError
+from reverb.errors import DataLossError, DeadlineExceededError
 from support.rollout_tables import info, prompt, ready, rollout
 
 
@@ -43,6 +43,23 @@ def test_a_batch_that_was_deleted_is_replaced(two, before_read):
     assert info(client).ready == info(client).leased == 1
 
 
+def test_a_stage_does_not_get_what_became_stale_unread(two, before_read):
+    client, other = two(1, max_staleness=0)
+    for name in "ab":
+        client.insert_item("train", prompt(0), [{"tokens": [1, 2]}], name=name)
+    calls = []
+
+    def become_stale(keys):
+        calls.append(keys)
+        other.set_version("train", 1)
+
+    before_read(client, become_stale)
+    with pytest.raises(DeadlineExceededError):
+        client.take("train", 1, lacks="score", timeout_ms=0)
+    assert len(calls) == 1
+    assert (info(client).open, info(client).leased) == (2, 0)
+
+
 def open_one(client):
     with client.open_item("train") as item:
         return item
@@ -52,13 +69,18 @@ def take_one(client):
     return client.take("train", 1)
 
 
-@pytest.mark.parametrize("call", [open_one, take_one])
+def take_settled(client):
+    return client.take("train", 1, lacks="score")
+
+
+@pytest.mark.parametrize("call", [open_one, take_one, take_settled])
 def test_a_client_does_not_try_for_ever(two, before_read, call):
     client, other = two(1)
 
     def replace(keys):
         other.reset("train")
-        rollouts = [rollout()] if call is take_one else None
+        settled = {"tokens": [1, 2]}
+        rollouts = {take_one: [rollout()], take_settled: [settled]}.get(call)
         other.insert_item("train", prompt(0), rollouts, name="b")
 
     replace(None)

@@ -147,6 +147,42 @@ def test_with_keep_an_item_may_be_as_stale_as_it_is(served):
     assert batch.staleness.tolist() == [5, 4]
 
 
+def make_without_score(client, *lengths):
+    """Makes the only rollout of an item, of sequences without the late column."""
+    with client.open_item("train") as item:
+        assert client.add_rollout(item, [{"tokens": [7] * it} for it in lengths])
+
+
+def test_what_a_stage_holds_may_become_stale(two):
+    client, stage = two(1, max_staleness=0)
+    client.insert_item("train", prompt(0), name="a")
+    make_without_score(client, 3, 3)
+    batch = stage.take("train", 1, lacks="score")
+    client.set_version("train", 1)
+    assert (info(client).open, info(client).leased) == (1, 0)
+    late = {"score": [5, 5]}
+    assert stage.extend(batch, late).tolist() == [False]
+    # Scores of sequences that are gone are not those of the ones that were made instead.
+    make_without_score(client, 2)
+    for overwrite in (False, True):
+        assert stage.extend(batch, late, overwrite=overwrite).tolist() == [False]
+    stage.release(batch)
+    again = stage.take("train", 1, lacks="score", timeout_ms=20_000)
+    assert (again.name, again.attempts.tolist(), again.length.tolist()) == (["a"], [1], [2])
+    assert stage.extend(again, {"score": [6]}).tolist() == [True]
+    assert client.take("train", 1, timeout_ms=0).data["score"].tolist() == [6]
+    assert removed(client) == {}
+
+
+def test_late_columns_of_a_stage_that_was_released_are_accepted(served):
+    client = served(1, max_staleness=0)
+    client.insert_item("train", prompt(0), name="a")
+    make_without_score(client, 3)
+    batch = client.take("train", 1, lacks="score")
+    client.release(batch)
+    assert client.extend(batch, {"score": [5]}).tolist() == [True]
+
+
 def test_thousands_of_items_become_prompts_at_once(served):
     client = served(1, max_staleness=0)
     for number in range(1200):
@@ -175,3 +211,18 @@ def test_the_settings_can_be_read(served):
     )
     assert (rules.num_rollouts, rules.min_rollouts, rules.on_stale) == (4, 4, "again")
     assert (rules.item, rules.ahead, rules.open_timeout_s) == (("prompt",), 2, 1.5)
+
+
+def test_what_a_learner_held_is_compared_after_a_restart(start, connect, root):
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root))
+    server = start(table(1, max_staleness=0), checkpointer=checkpointer)
+    client = connect(server)
+    ready(client, "held", num_rollouts=1)
+    client.take("train", 1)
+    client.set_version("train", 5)
+    client.checkpoint()
+    server.stop()
+    client = connect(start(table(1, max_staleness=0), checkpointer=checkpointer))
+    assert (info(client).open, info(client).ready) == (1, 0)
+    with client.open_item("train", timeout_ms=0) as item:
+        assert (item.name, item.missing) == ("held", [0])

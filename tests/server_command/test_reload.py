@@ -119,6 +119,69 @@ def test_a_field_that_can_change_does(changes, running, old, new, change, told):
     assert changes.tried == changes.made == [{"b": change}]
 
 
+ROLLOUTS = """\
+tables: {
+  table_name: "r"
+  sampler: { fifo: true }
+  remover: { fifo: true }
+  max_size: 100
+  max_times_sampled: 1
+  rate_limiter: { min_size: 1 }
+  columns: "prompt int32[?]"
+  columns: "tokens int32[?]"
+  rollouts: { settings: { item_columns: 0  num_rollouts: 8  max_staleness: 2 } }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("max_staleness: 2", "max_staleness: 1", "rollouts.max_staleness 2 -> 1"),
+        ("max_staleness: 2", "", "rollouts.max_staleness 2 -> none"),
+        (
+            "num_rollouts: 8",
+            "num_rollouts: 8  min_rollouts: 6  open_timeout_ms: 1500",
+            "rollouts.min_rollouts 8 -> 6, rollouts.open_timeout_s none -> 1.5",
+        ),
+        (
+            "max_staleness: 2",
+            "max_staleness: 2  on_stale: KEEP  max_attempts: 3",
+            "rollouts.on_stale again -> keep, rollouts.max_attempts 5 -> 3",
+        ),
+    ],
+)
+def test_settings_of_rollouts_change(running, old, new, told):
+    server = running(A + ROLLOUTS)
+    assert server.reload() == ["reloaded FILE: nothing is different"]
+    lines = server.reload(A + ROLLOUTS.replace(old, new))
+    assert lines == [f"reloaded FILE: table r: {told}"]
+    assert server.reload() == ["reloaded FILE: nothing is different"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("num_rollouts: 8", "num_rollouts: 4"),
+        ("item_columns: 0", "item_columns: 1"),
+        ("  rollouts: { settings: { item_columns: 0  num_rollouts: 8  max_staleness: 2 } }\n", ""),
+    ],
+)
+def test_the_kind_of_rollouts_needs_a_restart(changes, running, old, new):
+    lines = running(A + ROLLOUTS).reload(A + ROLLOUTS.replace(old, new))
+    assert len(lines) == 2
+    assert "tables[1].rollouts is different: needs a restart" in lines[0]
+    assert lines[1] == refused()
+    assert changes.made == []
+
+
+def test_settings_of_rollouts_that_cannot_be_are_refused(running):
+    server = running(A + ROLLOUTS)
+    lines = server.reload(A + ROLLOUTS.replace("num_rollouts: 8", "num_rollouts: 8  ahead: 1"))
+    assert "ahead needs items_per_version" in lines[0]
+    assert lines[-1] == refused()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told", "selector"),
     [

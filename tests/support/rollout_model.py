@@ -13,6 +13,7 @@ class Item:
     attempts: int = 0
     lease: tuple | None = None  # (client, number of the lease)
     key: int | None = None
+    counts: bool = False  # Taken since the version was set.
 
     def oldest(self):
         made = [oldest for outcome, oldest, _ in self.rollouts.values() if outcome != "failed"]
@@ -53,10 +54,32 @@ class ModelTable:
     def free(self, stage):
         return [item for item in self.items if item.stage == stage and item.lease is None]
 
+    def takable(self, stage):
+        """Items that can be taken together, in the order in which they are taken."""
+        free = self.free(stage)
+        if stage != "ready" or self.settings.on_stale != "wait":
+            return free
+        free.sort(key=lambda item: item.oldest())
+        return max((free[:num] for num in range(len(free) + 1) if self.is_fair(free, num)), key=len)
+
+    def is_fair(self, ready, num):
+        """Whether a take of so many items leaves enough of those that the learner takes later."""
+        rules, batch = self.settings, self.settings.items_per_version
+        if num == 0 or rules.max_staleness is None:
+            return True
+        ages = [item.oldest() for item in self.items if item.stage != "ready"]
+        ages = [age for age in ages if age is not None and age < ready[num - 1].oldest()]
+        left = batch - self.taken - num
+        return all(
+            sum(age <= version for age in ages)
+            <= left + (version + rules.max_staleness - self.version) * batch
+            for version in ages
+        )
+
     def take(self, stage, num, lease):
-        chosen = self.free(stage)[:num]
+        chosen = self.takable(stage)[:num]
         for item in chosen:
-            item.lease = lease
+            item.lease, item.counts = lease, stage == "ready"
             if stage == "open" and item.opened_at is None:
                 item.opened_at = self.version
         self.taken += len(chosen) if stage == "ready" else 0
@@ -77,8 +100,8 @@ class ModelTable:
         self.advance(item)
         return True
 
-    def extend(self, item, client):
-        if item not in self.items or item.stage != "settled":
+    def extend(self, item, client, attempts):
+        if item not in self.items or item.stage != "settled" or item.attempts != attempts:
             return False
         if item.lease and item.lease[0] != client[0]:
             return False
@@ -125,15 +148,13 @@ class ModelTable:
 
     def leave(self, item, why):
         # A delete takes from those taken since the version was set.
-        if self.is_taken(item) and why == "deleted":
-            self.taken = max(0, self.taken - 1)
+        self.taken -= item.counts and why == "deleted"
         self.items.remove(item)
         self.left.append(why)
 
     def release(self, item, is_lost=False):
-        if self.is_taken(item):
-            self.taken = max(0, self.taken - 1)
-        item.lease = None
+        self.taken -= item.counts
+        item.lease, item.counts = None, False
         item.attempts += is_lost
         if item.stage == "ready" and self.is_stale(item):
             return self.again(item)
@@ -148,14 +169,22 @@ class ModelTable:
             self.advance(item)
 
     def ack(self, item):
-        if item.stage == "ready":
-            self.taken += item.lease is None
+        if item.lease is None or item.stage == "ready":
             self.leave(item, "sampled_out")
 
     def set_version(self, version, rewind):
         if version > self.version or (rewind and version != self.version):
             self.version, self.taken = version, 0
-            for item in list(self.items):
-                if not self.is_taken(item) and self.is_stale(item):
-                    self.again(item)
+            for item in self.items:
+                item.counts = False
+            self.check_staleness()
         return self.version
+
+    def configure(self, settings):
+        self.settings = settings
+        self.check_staleness()
+
+    def check_staleness(self):
+        for item in list(self.items):
+            if not self.is_taken(item) and self.is_stale(item):
+                self.again(item)

@@ -43,5 +43,5 @@ def removed(client, name="train"):
     """Items that have left, by reason; without those of which there is none."""
     reasons = ("sampled_out", "deleted", "reset", "full", "bytes", "shrunk", "failed", "stale")
     counts = client.status().tables[name].removed
-    found = {reason: getattr(counts, reason, 0) for reason in reasons}
+    found = {reason: getattr(counts, reason) for reason in reasons}
     return {reason: count for reason, count in found.items() if count}

@@ -50,6 +50,7 @@ def blocks(
     return [
         *made,
         Block("Size", [size, *facts(_size(table), width)]),
+        *_rollouts(table, width),
         Block("Since the server started", facts(_counts(table), width)),
         Block("Waiting now", facts(_waiting(table), width)),
         Block("Items that left", facts(_removed(table), width)),
@@ -173,8 +174,45 @@ def _removed(table: TableStatus) -> list[tuple[str, str]]:
         ("reset", text.short(removed.reset)),
         ("table made smaller", text.short(removed.shrunk)),
         ("lost on disk", text.short(removed.lost)),
+        ("replaced", text.short(removed.replaced)),
+        *_left_untrained(table),
         ("never sampled before", _percent(unsampled)),
     ]
+
+
+def _left_untrained(table: TableStatus) -> list[tuple[str, str]]:
+    if table.rollouts is None:
+        return []
+    removed = table.removed
+    return [("failed", text.short(removed.failed)), ("too stale", text.short(removed.stale))]
+
+
+def _rollouts(table: TableStatus, width: int) -> list[Block]:
+    """What is on its way in a table with rollouts."""
+    it = table.rollouts
+    if it is None:
+        return []
+    most = "" if it.max_backlog is None else f" of {text.short(it.max_backlog)}"
+    oldest, lease = it.oldest_open, it.oldest_lease
+    shown = [
+        ("version of the policy", text.short(it.version)),
+        ("backlog", f"{text.short(it.backlog)}{most}"),
+        ("taken for this version", text.short(it.taken)),
+        ("open; held by generators", f"{text.short(it.open)}; {text.short(it.open_held)}"),
+        ("settled; held by stages", f"{text.short(it.settled)}; {text.short(it.settled_held)}"),
+        ("ready; held by learners", f"{text.short(it.ready)}; {text.short(it.ready_held)}"),
+        ("generators that wait", text.short(it.waiting_open)),
+        ("stages that wait", text.short(it.waiting_settled)),
+        ("rollouts", text.short(it.num_rollouts)),
+        ("rollouts given up", text.short(it.num_failed_rollouts)),
+        ("last rollout", text.interval(it.last_rollout_age_s)),
+        ("made again", text.short(it.num_again)),
+        ("leases lost", text.short(it.num_lost_leases)),
+        ("staleness, mean", text.short(it.staleness.mean)),
+        ("oldest open item", text.interval(None if oldest is None else oldest.age_s)),
+        ("longest lease", text.interval(None if lease is None else lease.age_s)),
+    ]
+    return [Block("Rollouts", facts(shown, width))]
 
 
 def _percent(share: float) -> str:

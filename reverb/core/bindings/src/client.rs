@@ -37,7 +37,7 @@ use crate::legacy_writer::Writer;
 use crate::limiter_hold::RateLimiterHold;
 use crate::locks::Visit;
 use crate::new_items::{
-    ItemChanges, add_item, add_rows, item_priorities, row_priorities, send_changes,
+    InsertOptions, ItemChanges, add_item, add_rows, item_priorities, row_priorities, send_changes,
 };
 use crate::priority_updates::{parse_mutation, parse_row_updates};
 use crate::process::{Local, runtime};
@@ -313,7 +313,8 @@ impl Client {
     }
 
     /// One item for each table; of a sequence, its columns are `[T, ...]`, which may differ in `T`.
-    #[pyo3(signature = (leaves, names, priorities, removal_priorities, is_sequence = false))]
+    #[pyo3(signature = (leaves, names, priorities, removal_priorities, is_sequence = false, options = None))]
+    #[allow(clippy::too_many_arguments, reason = "arguments of Python")]
     fn insert(
         &self,
         py: Python<'_>,
@@ -322,15 +323,17 @@ impl Client {
         priorities: &Bound<'_, PyDict>,
         removal_priorities: Option<&Bound<'_, PyDict>>,
         is_sequence: bool,
+        options: Option<InsertOptions<'_>>,
     ) -> PyResult<()> {
         let priorities = item_priorities(priorities, removal_priorities)?;
         let mut insertion = self.wait(py, self.core()?.start_insert())?;
+        options.map_or(Ok(()), |it| it.set(&mut insertion))?;
         add_item(&mut insertion, &leaves, names, &priorities, is_sequence)?;
         self.wait(py, insertion.finish())
     }
 
     /// All arrays must have the same length.
-    #[pyo3(signature = (leaves, names, priorities, removal_priorities))]
+    #[pyo3(signature = (leaves, names, priorities, removal_priorities, options = None))]
     fn insert_batch<'py>(
         &self,
         py: Python<'py>,
@@ -338,9 +341,11 @@ impl Client {
         names: &Bound<'py, ColumnNames>,
         priorities: &Bound<'py, PyDict>,
         removal_priorities: Option<&Bound<'py, PyDict>>,
+        options: Option<InsertOptions<'_>>,
     ) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let tables = row_priorities(priorities, removal_priorities)?;
         let mut insertion = self.wait(py, self.core()?.start_insert())?;
+        options.map_or(Ok(()), |it| it.set(&mut insertion))?;
         let keys = add_rows(&mut insertion, &leaves, names, &tables)?;
         self.wait(py, insertion.finish())?;
         Ok(PyArray1::from_vec(py, keys))
@@ -356,8 +361,14 @@ impl Client {
         let mut insertion = self.wait(py, self.core()?.start_insert())?;
         changes.add_to(&mut insertion)?;
         let limit = changes.limit();
-        let refused = self.wait(py, send_changes(insertion, changes.table, limit))?;
+        let refused = self.wait(py, send_changes(insertion, limit))?;
         Ok(refused.iter().map(|it| PyBytes::new(py, it)).collect())
+    }
+
+    /// Holder of the leases of this client, and the number of the next one.
+    fn new_lease(&self) -> PyResult<(u64, u64)> {
+        let core = self.core()?;
+        Ok((core.holder(), core.new_lease()))
     }
 
     /// Releases a lease some time, without waiting for it.
@@ -367,17 +378,18 @@ impl Client {
         Ok(())
     }
 
-    /// Takes items with rollouts, for a serialized `TakeRequest` without a lease.
-    #[pyo3(signature = (request))]
+    /// Takes items with rollouts, for a serialized `TakeRequest` and the number of a lease.
+    #[pyo3(signature = (request, number))]
     fn take<'py>(
         &self,
         py: Python<'py>,
         request: &[u8],
-    ) -> PyResult<(u64, u64, Bound<'py, PyBytes>)> {
+        number: u64,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let request = decoded(request)?;
         let core = self.core()?;
-        let (holder, number, answer) = self.wait(py, core.take(request))?;
-        Ok((holder, number, PyBytes::new(py, &answer)))
+        let answer = self.wait(py, core.take(request, number))?;
+        Ok(PyBytes::new(py, &answer))
     }
 
     #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items, compresses))]

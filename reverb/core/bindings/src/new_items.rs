@@ -9,8 +9,8 @@ use prost::Message as _;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use reverb_base::{Error, Result};
-use reverb_client::{Insertion, RowPriorities};
+use reverb_base::Result;
+use reverb_client::{Insertion, OwnKeys, RowPriorities};
 use reverb_data::ItemPriority;
 use reverb_wire::convert::rollouts::{from_refusal, to_change};
 
@@ -18,6 +18,27 @@ use crate::array::{all_values, parse_leaves};
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::priority_updates::type_name;
+
+/// How items are inserted, as Python describes it.
+#[derive(FromPyObject)]
+pub(crate) struct InsertOptions<'py> {
+    /// A key for each row, or for the only item; `None` for random ones.
+    keys: Option<PyReadonlyArray1<'py, u64>>,
+    replace: bool,
+    max_wait_ms: Option<u64>,
+}
+
+impl InsertOptions<'_> {
+    /// Sets them, before items are added.
+    pub(crate) fn set(&self, insertion: &mut Insertion) -> PyResult<()> {
+        if let Some(ms) = self.max_wait_ms {
+            insertion.limit_wait(Duration::from_millis(ms)).or_raise()?;
+        }
+        let Some(keys) = &self.keys else { return Ok(()) };
+        let keys = keys.as_array().to_vec();
+        insertion.use_keys(OwnKeys { keys, replace: self.replace }).or_raise()
+    }
+}
 
 /// Tables of an insert, and an item's priorities in each.
 pub(crate) fn item_priorities(
@@ -98,7 +119,7 @@ pub(crate) fn add_rows(
 /// Changes of items with rollouts, as Python describes them.
 #[derive(FromPyObject)]
 pub(crate) struct ItemChanges<'py> {
-    pub(crate) table: String,
+    table: String,
     changes: Vec<ItemChange<'py>>,
     timeout_s: Option<f64>,
 }
@@ -139,21 +160,9 @@ impl ItemChanges<'_> {
 /// Sends changes; returns why the server refused some, as serialized messages.
 pub(crate) async fn send_changes(
     insertion: Insertion,
-    table: String,
     limit: Option<Duration>,
 ) -> Result<Vec<Vec<u8>>> {
-    let sent = insertion.finish_changes();
-    let refused = match limit {
-        None => sent.await?,
-        // The dropped stream cancels an insert that waits.
-        Some(limit) => tokio::time::timeout(limit, sent).await.unwrap_or_else(|_| {
-            let place = format!(
-                "a place in table {table}: `reverb why` says whether its backlog, its size, memory \
-                 or a pause is in the way"
-            );
-            Err(Error::deadline_exceeded("insert_item", limit, &place))
-        })?,
-    };
+    let refused = insertion.finish_changes(limit).await?;
     Ok(refused.iter().map(|(key, why)| from_refusal(*key, why).encode_to_vec()).collect())
 }
 

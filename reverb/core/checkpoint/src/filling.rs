@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use reverb_base::{Error, Result};
-use reverb_data::rollouts::{RolloutsInfo, StoredGrowing};
+use reverb_data::rollouts::{RolloutSettings, RolloutsInfo, StoredGrowing};
 use reverb_data::{MemoryConfig, StoredItem, TableConfig, WhenFull};
 use reverb_engine::{Restored, Table};
+use reverb_wire::convert::table_info::{settings_of, to_left};
 use reverb_wire::generated::PriorityTableCheckpoint;
 
 use crate::settings::{differences, stored_signature};
@@ -66,6 +67,7 @@ impl<'a> Filling<'a> {
                     version: rollouts.version,
                     taken: rollouts.taken,
                     newest: rollouts.newest.as_str().into(),
+                    left: to_left(rollouts),
                     ..RolloutsInfo::default()
                 });
             }
@@ -157,6 +159,7 @@ fn settings_for(
         }
         return Ok(TableConfig { seed: code.seed, ..stored.config()? });
     }
+    check_rollouts(stored.message(), code)?;
     if options.keep_signatures {
         check_signature(stored.message(), code)?;
     }
@@ -168,6 +171,29 @@ fn settings_for(
         );
     }
     Ok(code.clone())
+}
+
+/// Checks that items with rollouts fit the table: they have the columns and rollouts of their own.
+fn check_rollouts(stored: &PriorityTableCheckpoint, code: &TableConfig) -> Result<()> {
+    let stored = settings_of(stored.rollouts.as_ref());
+    let Some((stored, own)) = stored.as_ref().zip(code.rollouts.as_ref()) else { return Ok(()) };
+    let of = |it: &RolloutSettings| {
+        format!(
+            "num_rollouts {}, {} columns, those of items at {:?}",
+            it.num_rollouts, it.num_columns, it.item_columns
+        )
+    };
+    if of(stored) == of(own) {
+        return Ok(());
+    }
+    Err(Error::failed_precondition(format!(
+        "Table {} has {} as given in code, and its stored items are for {}. Give the table the \
+         stored ones, start without this checkpoint, or take the stored settings with \
+         restore_settings=True.",
+        code.name,
+        of(own),
+        of(stored)
+    )))
 }
 
 /// Checks that the signature of a table is the stored one, if both have one.

@@ -33,9 +33,13 @@ pub fn to_counters_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
         total_inserts: unless_counted(info.totals.inserts, info.num_inserts),
         total_samples: unless_counted(info.totals.samples, info.num_samples),
         rollouts: info.rollouts.as_ref().zip(info.config.rollouts.as_deref()).map(|both| {
-            let RolloutsInfo { taken, ready_held, .. } = *both.0;
+            let RolloutsInfo { taken, taken_held, .. } = *both.0;
             // What clients hold is free in the checkpoint, as if it had been given back.
-            proto::RolloutsInfo { taken: taken.saturating_sub(ready_held), ..from_rollouts(both) }
+            proto::RolloutsInfo {
+                leased: 0,
+                taken: taken.saturating_sub(taken_held),
+                ..from_rollouts(both)
+            }
         }),
         ..proto::PriorityTableCheckpoint::default()
     }

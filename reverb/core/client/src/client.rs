@@ -94,7 +94,7 @@ impl Client {
     }
 
     /// Its leases on items with rollouts.
-    pub(crate) fn leases(&self) -> &Leases {
+    pub(crate) fn leases(&self) -> &Arc<Leases> {
         &self.leases
     }
 

@@ -4,6 +4,7 @@
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -18,6 +19,10 @@ use tokio::sync::{Mutex, Notify, watch};
 use crate::client::Client;
 use crate::session::Session;
 use crate::waits::{WaitFor, reported};
+
+/// Pauses between the tries to release a lease that was given up.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LAST_PAUSE: Duration = Duration::from_secs(10);
 
 /// The leases of one client.
 #[derive(Debug)]
@@ -114,38 +119,48 @@ async fn keep(
 }
 
 impl Client {
-    /// Takes items with rollouts: waits until the server has them for this client. The request
-    /// needs no lease; the one that it gets is returned with the encoded answer.
+    /// Draws the number of a lease for a take.
+    pub fn new_lease(&self) -> u64 {
+        self.leases().next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes items with rollouts, for a lease with this number: waits until the server has them for
+    /// this client. Returns the encoded answer.
     ///
-    /// A call that is dropped gives back what it has taken, or would have.
+    /// A call that is dropped gives back what it has taken, or would have. If its answer is lost
+    /// after that, [`Self::give_up_lease`] does.
     ///
     /// # Errors
     ///
     /// `RateLimiterTimeout` after the timeout of the request; `FailedPrecondition` if the table has
     /// no rollouts; `InvalidArgument`, `TableNotFound`, `Unimplemented`, `Unavailable`.
-    pub async fn take(&self, mut request: TakeRequest) -> Result<(u64, u64, Bytes)> {
+    pub async fn take(&self, mut request: TakeRequest, number: u64) -> Result<Bytes> {
         let session = self.session();
         let leases = self.leases();
-        let number = leases.next.fetch_add(1, Ordering::Relaxed);
         let lease = Lease { holder: leases.holder, number };
         request.lease = Some(lease);
-        let gives_up = GivesUp { session, table: &request.table, lease, is_done: false };
+        let gives_up = GivesUp { client: self, table: &request.table, lease, is_done: false };
         let taken = pin!(take(session, leases, &request));
         let answer = reported(session, || WaitFor::Samples(request.table.as_str().into()), taken);
         let answer = answer.await;
         // After a lost connection, the server may have taken them.
-        let is_unknown = |error: &Error| {
-            matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded)
-        };
         if !answer.as_ref().is_err_and(is_unknown) {
             gives_up.end();
         }
-        Ok((lease.holder, lease.number, answer?))
+        answer
     }
 
-    /// Releases a lease of this client some time, without waiting for it.
+    /// Releases a lease of this client, without waiting for it: as soon as its server answers,
+    /// while this client lives. A server that stood still may have executed the take by then.
     pub fn give_up_lease(&self, table: String, number: u64) {
-        give_up(self.session(), table, Lease { holder: self.leases().holder, number });
+        let lease = Some(Lease { holder: self.leases().holder, number });
+        let settle = SettleRequest { table, lease, all: true, ..SettleRequest::default() };
+        let released = release(
+            Arc::downgrade(self.session()),
+            Arc::downgrade(self.leases()),
+            settle.encode_to_vec().into(),
+        );
+        self.session().runtime().spawn(released);
     }
 
     /// Number of this client for leases that other calls name.
@@ -170,7 +185,7 @@ async fn take(session: &Arc<Session>, leases: &Leases, request: &TakeRequest) ->
 
 /// Releases the lease of a take that its caller has given up.
 struct GivesUp<'a> {
-    session: &'a Arc<Session>,
+    client: &'a Client,
     table: &'a str,
     lease: Lease,
     is_done: bool,
@@ -187,18 +202,34 @@ impl Drop for GivesUp<'_> {
         if self.is_done {
             return;
         }
-        give_up(self.session, self.table.to_owned(), self.lease);
+        self.client.give_up_lease(self.table.to_owned(), self.lease.number);
     }
 }
 
-fn give_up(session: &Arc<Session>, table: String, lease: Lease) {
-    let settle = SettleRequest { table, lease: Some(lease), all: true, ..SettleRequest::default() };
-    let session = Arc::clone(session);
-    let runtime = session.runtime().clone();
-    runtime.spawn(async move {
-        let settle = settle.encode_to_vec().into();
-        if let Err(error) = session.small_call(SettleRequest::CALL, settle).await {
-            tracing::debug!(%error, "a lease that was given up could not be released");
+/// Makes the call until the server has answered, or until the client is gone: its leases end then.
+async fn release(session: Weak<Session>, leases: Weak<Leases>, settle: Bytes) {
+    let mut pause = FIRST_PAUSE;
+    while leases.strong_count() > 0
+        && let Some(session) = session.upgrade()
+    {
+        let answer = session.small_call(SettleRequest::CALL, settle.clone()).await;
+        drop(session);
+        match answer {
+            Err(error) if is_unknown(&error) => {
+                tracing::debug!(%error, "a lease that was given up is released later");
+            }
+            // A server that knows no such table or lease holds nothing for it.
+            _ => return,
         }
-    });
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(LAST_PAUSE);
+    }
 }
+
+/// True if the server may have done what it was asked to, or may do it yet.
+fn is_unknown(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::DeadlineExceeded)
+}
+
+#[cfg(test)]
+mod tests;

@@ -41,7 +41,7 @@ pub use writer::capture::constants::BatchedConstant;
 pub use writer::capture::history::{ColumnOptions, History};
 pub use writer::capture::item::ColumnRefs;
 pub use writer::capture::item_maker::ItemMaker;
-pub use writer::insertion::{Insertion, RowPriorities};
+pub use writer::insertion::{Insertion, OwnKeys, RowPriorities};
 pub use writer::legacy::{LegacyOptions, LegacyWriter};
 pub use writer::send::send_queue::SendQueue;
 pub use writer::sequence::{ItemSteps, PerRow, SequenceOptions, SequenceWriter, Step};

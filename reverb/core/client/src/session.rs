@@ -77,6 +77,8 @@ pub(crate) struct Session {
 struct CachedSignatures {
     tables_state_id: (u64, u64),
     tables: Arc<Signatures>,
+    /// Names of the tables with rollouts.
+    with_rollouts: Vec<String>,
     capabilities: Arc<Capabilities>,
 }
 
@@ -337,6 +339,25 @@ impl Session {
         }
     }
 
+    /// Checks that none of these items is for a table with rollouts.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` that names the table.
+    pub(crate) fn check_plain(&self, items: &[NewItem]) -> Result<()> {
+        let cached = self.signatures.lock();
+        let Some(cached) = &*cached else { return Ok(()) };
+        for table in items.chunk_by(|a, b| a.table == b.table).map(|items| &items[0].table) {
+            if cached.with_rollouts.iter().any(|name| **name == **table) {
+                return Err(Error::failed_precondition(format!(
+                    "Table {table} has rollouts, whose items have random keys; use insert_item with \
+                     a name."
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// True if the cached signatures belong to the tables with this id.
     pub(crate) fn knows_tables(&self, tables_state_id: (u64, u64)) -> bool {
         let cached = self.signatures.lock();
@@ -356,9 +377,11 @@ impl Session {
             };
             tables.insert(table.name.clone(), signature);
         }
+        let with_rollouts = info.tables.iter().filter(|table| table.rollouts.is_some());
         *cached = Some(CachedSignatures {
             tables_state_id: info.tables_state_id,
             tables: Arc::new(tables),
+            with_rollouts: with_rollouts.map(|table| table.name.clone()).collect(),
             capabilities: Arc::new(info.capabilities.clone()),
         });
         Ok(())

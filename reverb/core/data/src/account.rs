@@ -291,6 +291,20 @@ impl TableAccount {
         item_bytes + trajectory.bytes() + chunks
     }
 
+    /// Number by which `remove` would lower `bytes`.
+    pub fn would_remove(&self, trajectory: &Trajectory, item_bytes: u64) -> u64 {
+        let freed = |chunk: &Chunk| {
+            let bytes = chunk.bytes() - chunk.heads_bytes();
+            match self.secondary.get(&chunk.identity()) {
+                Some(counted) if counted.references == 1 => bytes + SECONDARY_BYTES,
+                None if chunk.booking().references.load(Relaxed) == 1 => bytes,
+                _ => 0,
+            }
+        };
+        let chunks: u64 = trajectory.chunks().iter().map(freed).sum();
+        item_bytes + trajectory.bytes() + chunks
+    }
+
     /// Passes the changes since the last call to the server's account.
     pub fn book(&mut self) {
         if self.unbooked != 0 {

@@ -11,7 +11,7 @@ use crate::trajectory::Trajectory;
 /// An item to insert into a table.
 #[derive(Debug, Clone)]
 pub struct NewItem {
-    /// Random key, unique within the table.
+    /// Random key, or one of the program's own; unique within the table.
     pub key: u64,
     /// Name of the table.
     pub table: Arc<str>,
@@ -24,6 +24,8 @@ pub struct NewItem {
     pub times_sampled: i32,
     /// Its columns.
     pub trajectory: Trajectory,
+    /// True if it takes the place of the item that has its key; else that one gets its priority.
+    pub replaces: bool,
     /// What the columns are for, in a table with rollouts; `None`: a whole item.
     pub change: Option<Box<ItemChange>>,
 }
@@ -45,6 +47,7 @@ impl NewItem {
             removal_priority: removal,
             times_sampled: 0,
             trajectory,
+            replaces: false,
             change: None,
         }
     }

@@ -61,7 +61,7 @@ pub use signature::{Signature, TensorSpec};
 pub use spare_lists::{SpareLists, keep_samples, spare_samples};
 pub use stacking::{ItemSpec, Stacking};
 pub use step_window::{ColumnSpan, SampledWindow, StepCount, StepWindow};
-pub use table_change::TableChange;
+pub use table_change::{RolloutsChange, TableChange};
 pub use table_config::{
     MAX_MAX_SIZE, MemoryConfig, RateLimiterConfig, TableConfig, TableSignature, WhenFull,
 };

@@ -32,6 +32,20 @@ pub enum OnStale {
     Again,
     /// Nothing.
     Keep,
+    /// It does not come to that: a learner waits for old items before it takes younger ones. If the
+    /// version makes a leap all the same, as `Again`.
+    Wait,
+}
+
+impl OnStale {
+    /// Its name in Python.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Again => "again",
+            Self::Keep => "keep",
+            Self::Wait => "wait",
+        }
+    }
 }
 
 /// Settings of a table whose items have rollouts.
@@ -109,9 +123,15 @@ impl RolloutSettings {
             (Some(ahead), _, Some(most)) if most < ahead => Err(Error::invalid_argument(format!(
                 "max_staleness ({most}) must be at least ahead ({ahead})."
             ))),
+            (_, None, _) if self.on_stale == OnStale::Wait => Err(wait_needs()),
+            _ if self.on_stale == OnStale::Wait && self.open_timeout.is_none() => Err(wait_needs()),
             _ => Ok(()),
         }
     }
+}
+
+fn wait_needs() -> Error {
+    Error::invalid_argument("on_stale=\"wait\" needs items_per_version and open_timeout_s.")
 }
 
 fn within(what: &str, value: u32, range: RangeInclusive<u32>) -> Result<()> {
@@ -145,6 +165,11 @@ pub struct RolloutsInfo {
     pub leased: u64,
     /// Ready ones that clients hold.
     pub ready_held: u64,
+    /// Those of them that were taken since the version was set.
+    pub taken_held: u64,
+    /// Numbers of items that left since the table was first made, by the name of the reason; those
+    /// that are not 0.
+    pub left: Vec<(Box<str>, u64)>,
 }
 
 /// Versions of the policy that made the tokens of a rollout.
@@ -226,7 +251,7 @@ pub struct LeaseId {
     pub number: u64,
 }
 
-/// Why a change of an item was refused.
+/// Why an item, or a change of one, was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// The item is not there any more, does not lack what came, or is another client's.
@@ -235,6 +260,8 @@ pub enum Refusal {
     Present,
     /// The newest item is not the one that it should come after, but this one.
     Newest(Box<str>),
+    /// It has waited for as long as it may, and for this; of several items, the first one says it.
+    Waited(Box<str>),
 }
 
 /// How far an item is.
@@ -261,6 +288,8 @@ pub struct StoredGrowing {
     pub stage: Stage,
     /// Number of times that it was lost or became stale.
     pub attempts: u32,
+    /// Those of them that the server gave up for lack of memory.
+    pub given_up: u32,
     /// Version of the table when it was first taken.
     pub opened_at: Option<i64>,
     /// Its rollouts so far, by number.
@@ -289,8 +318,17 @@ pub struct Growth {
     pub rollouts: Vec<Rollout>,
     /// The lease of the client on the item.
     pub lease: Option<LeaseId>,
-    /// True if late columns replace those that are there; else those stay.
+    /// What late columns do.
+    pub late: Late,
+}
+
+/// What late columns of an item do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Late {
+    /// True if they replace those that are there; else those stay.
     pub overwrites: bool,
+    /// Attempts of the item when they were made; they belong to its rollouts of then.
+    pub attempts: Option<u32>,
 }
 
 /// What an item with rollouts begins with, beside its columns.

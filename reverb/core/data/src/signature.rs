@@ -61,6 +61,11 @@ impl TensorSpec {
 pub struct Signature(pub Vec<TensorSpec>);
 
 impl Signature {
+    /// Name of the column at a position, or else the position.
+    pub fn name_of(&self, column: u32) -> String {
+        self.0.get(column as usize).map_or_else(|| column.to_string(), |spec| spec.name.clone())
+    }
+
     /// Bytes of the values of an item; `None` if a dimension is unknown, or a column has strings.
     pub fn value_bytes(&self) -> Option<u64> {
         self.0.iter().try_fold(0u64, |sum, spec| {

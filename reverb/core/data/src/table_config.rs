@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::Signature;
 use crate::max_priority::MaxPriority;
-use crate::rollouts::RolloutSettings;
+use crate::rollouts::{OnStale, RolloutSettings};
 use crate::selector_config::SelectorConfig;
 use reverb_base::{Error, Result};
 
@@ -68,10 +68,13 @@ impl TableConfig {
 
     /// Settings that can change while the table runs, as text: name and value. Every table has the
     /// same ones in the same order.
-    pub fn settings(&self) -> [(&'static str, String); 10] {
+    pub fn settings(&self) -> [(&'static str, String); 17] {
         let RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff } =
             self.rate_limiter;
         let [exponent, draw, expected_age] = self.sampler.parameters().map(or_none);
+        let rollouts = self.rollouts.as_deref();
+        let number = |of: fn(&RolloutSettings) -> Option<u32>| or_none(rollouts.and_then(of));
+        let open_timeout = rollouts.and_then(|it| it.open_timeout);
         [
             ("max_size", self.max_size.to_string()),
             ("max_bytes", or_none(self.memory.max_bytes)),
@@ -83,6 +86,13 @@ impl TableConfig {
             ("priority_exponent", exponent),
             ("draw", draw),
             ("expected_age", expected_age),
+            ("min_rollouts", number(|it| Some(it.min_rollouts))),
+            ("ahead", number(|it| it.ahead)),
+            ("items_per_version", number(|it| it.items_per_version)),
+            ("max_staleness", number(|it| it.max_staleness)),
+            ("on_stale", or_none(rollouts.map(|it| it.on_stale.name()))),
+            ("open_timeout_s", or_none(open_timeout.map(|it| it.as_secs_f64()))),
+            ("max_attempts", number(|it| Some(it.max_attempts))),
         ]
     }
 
@@ -147,6 +157,14 @@ impl TableConfig {
             return Err(Error::invalid_argument(
                 "the rate limiter of a table with rollouts must be MinSize: items that leave \
                  untrained would close SampleToInsertRatio; use items_per_version.",
+            ));
+        }
+        if rollouts.on_stale == OnStale::Wait
+            && (self.sampler != SelectorConfig::Fifo || self.max_times_sampled != 1)
+        {
+            return Err(Error::invalid_argument(
+                "on_stale=\"wait\" takes the oldest items first, and each once: it needs the sampler \
+                 Fifo and max_times_sampled=1.",
             ));
         }
         let num_columns = self.signature.as_ref().map(|it| it.flat.0.len());

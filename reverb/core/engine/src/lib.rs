@@ -24,8 +24,9 @@ mod table;
 pub use histogram::Histogram;
 pub use table::{
     ChangedBy, ChangedItem, Changes, Commit, Configured, Confirm, Evicted, Forecast, Growing,
-    GrowingValues, Held, Kept, Limit, LimiterHold, MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS, Removal,
-    Removed, Restored, Scan, Side, SlotSet, SnapshotCut, Statistics, Table, TableChanges,
-    TableCommit, TableCut, TableSnapshot, TableStatus, TableWatch, TakeRequest, Taken, Takes,
-    Transferred, Unsynced, WaitReason, WaitTimes, Watched, configure,
+    GrowingValues, Held, Kept, Limit, LimiterHold, MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS, OldestLease,
+    OldestOpen, Presence, Removal, Removed, Restored, RolloutEvents, RolloutsStatus, Scan, Side,
+    SlotSet, SnapshotCut, Statistics, Table, TableChanges, TableCommit, TableCut, TableSnapshot,
+    TableStatus, TableWatch, TakeRequest, Taken, Takes, Transferred, Unsynced, WaitReason,
+    WaitTimes, Watched, configure,
 };

@@ -12,6 +12,7 @@ use reverb_data::rollouts::Refusal;
 use reverb_data::{NewItem, ServerAccount, TableConfig, TableInfo, Trajectory};
 use tokio::sync::Notify;
 
+mod ages;
 #[cfg(test)]
 mod bulk_tests;
 mod changed_by;
@@ -35,8 +36,12 @@ mod limiter_hold;
 mod model_tests;
 mod mutation;
 mod operation;
+#[cfg(test)]
+mod pace_tests;
+mod presence;
 mod restore;
 mod rollouts;
+mod rollouts_status;
 mod sample_request;
 mod scan;
 mod snapshot;
@@ -67,14 +72,16 @@ use forecast::ForecastTimes;
 pub use foreign_keys::SlotSet;
 use insert_room::InsertRoom;
 pub use limiter_hold::LimiterHold;
+use operation::wall_clock_ns;
+pub use presence::Presence;
 pub use restore::Restored;
-use rollouts::Rollouts;
 pub use rollouts::{Growing, GrowingValues, Kept, Takes};
+pub use rollouts_status::{OldestLease, OldestOpen, RolloutsStatus};
 pub use scan::Scan;
 pub use snapshot::{SnapshotCut, TableCut, TableSnapshot};
 use state::TableState;
 pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS, Taken};
-pub use statistics::{Removal, Removed, Side, Statistics, TableStatus, WaitTimes};
+pub use statistics::{Removal, Removed, RolloutEvents, Side, Statistics, TableStatus, WaitTimes};
 pub use takes::TakeRequest;
 pub use transfer::Transferred;
 use visits::Lock;
@@ -89,7 +96,7 @@ pub trait Confirm: Send + Sync {
     /// These items were inserted. They may already have been removed again.
     fn confirmed(&self, keys: &[u64]);
 
-    /// These items with rollouts are refused, and why. They are confirmed right after that.
+    /// These items are refused, and why. They are confirmed right after that.
     fn refused(&self, _refused: Vec<(u64, Refusal)>) {}
 
     /// The table was closed. Items of the call without confirmation will not be inserted.
@@ -133,7 +140,12 @@ impl Shared {
         let Self { queues, clock, .. } = self;
         clock.change(queues.waits_for(), now);
         clock.inserts.change(queues.queued_inserts() > 0, now);
-        clock.samples.change(queues.queued_samples() > 0, now);
+        clock.samples.change(queues.waiting_samples() > 0, now);
+    }
+
+    /// What is on its way in a table with rollouts.
+    fn rollouts_status(&self, now: Instant, now_ns: i64) -> Option<RolloutsStatus> {
+        Some(self.state.rollouts()?.status(&self.queues.takes, now, now_ns))
     }
 
     /// The state of the table.
@@ -156,8 +168,8 @@ impl Shared {
             num_chunks: state.account().num_chunks(),
             waiting_inserts: queues.queued_inserts(),
             waiting_bytes: queues.queued_bytes(),
-            waiting_samples: queues.queued_samples() + queues.takes.len(),
-            rollouts: state.rollouts().map(Rollouts::info),
+            waiting_samples: queues.waiting_samples(),
+            rollouts: state.rollouts_info(),
         }
     }
 }
@@ -277,6 +289,21 @@ impl Table {
             .operate(Activity::Running, |shared, _| shared.queues.cancel_inserts(confirm))
             .unwrap_or_default();
         drop(cancelled);
+    }
+
+    /// Refuses the queued items of `confirm`, which have waited for as long as they may.
+    pub fn refuse_inserts(&self, confirm: &Arc<dyn Confirm>) {
+        let refuse = |shared: &mut Shared, now| {
+            (shared.why_insert_waits(now), shared.queues.cancel_inserts(confirm))
+        };
+        let Ok((reason, items)) = self.operate(Activity::Running, refuse) else { return };
+        if !items.is_empty() {
+            let keys: Vec<u64> = items.iter().map(|item| item.key).collect();
+            let mut reason = reason.map(|reason| reason.to_string());
+            let why = |key| (key, Refusal::Waited(reason.take().unwrap_or_default().into()));
+            confirm.refused(keys.iter().copied().map(why).collect());
+            confirm.confirmed(&keys);
+        }
     }
 
     /// Trajectories of the queued items.
@@ -426,6 +453,7 @@ impl Table {
                 blocked: clock.samples.read(now),
                 reason: shared.why_sample_waits(),
             },
+            rollouts: shared.rollouts_status(now, wall_clock_ns()),
         }
     }
 

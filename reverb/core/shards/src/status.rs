@@ -5,6 +5,7 @@ mod diagnosis;
 
 use reverb_base::StoreState;
 use reverb_data::TableConfig;
+use reverb_wire::convert::rollouts;
 use reverb_wire::convert::table_config::{from_limiter, from_max_bytes, from_selector};
 use reverb_wire::generated::deepmind::reverb::RateLimiterCheckpoint;
 use reverb_wire::generated::reverb::{
@@ -352,6 +353,7 @@ fn add_table(sum: &mut TableStatus, part: &TableStatus) {
         rate_limiter_off,
         restored_inserts,
         restored_samples,
+        rollouts,
     } = part;
     sum.bytes += bytes;
     sum.max_bytes += max_bytes;
@@ -393,6 +395,10 @@ fn add_table(sum: &mut TableStatus, part: &TableStatus) {
     if sum.rate_limiter_off.is_none() {
         sum.rate_limiter_off.clone_from(rate_limiter_off);
     }
+    // Only a group of one has such a table.
+    if sum.rollouts.is_none() {
+        sum.rollouts.clone_from(rollouts);
+    }
 }
 
 fn add_limiter(sum: &mut RateLimiterCheckpoint, part: &RateLimiterCheckpoint) {
@@ -424,6 +430,9 @@ fn add_removed(sum: &mut RemovedItems, part: &RemovedItems) {
         times_sampled,
         shrunk,
         lost,
+        failed,
+        stale,
+        replaced,
     } = part;
     sum.full += full;
     sum.bytes += bytes;
@@ -433,6 +442,9 @@ fn add_removed(sum: &mut RemovedItems, part: &RemovedItems) {
     sum.unsampled += unsampled;
     sum.shrunk += shrunk;
     sum.lost += lost;
+    sum.failed += failed;
+    sum.stale += stale;
+    sum.replaced += replaced;
     add_histogram(&mut sum.times_sampled, times_sampled.as_ref());
 }
 
@@ -530,6 +542,11 @@ pub(crate) fn settings_in(change: &TableChange, table: &TableConfig) -> TableCha
         rate_limiter: change.rate_limiter.and(Some(from_limiter(&table.rate_limiter))),
         priority_exponent: change.priority_exponent.and(table.sampler.exponent()),
         sampler: change.sampler.and(Some(from_selector(table.sampler))),
+        rollouts: change
+            .rollouts
+            .as_ref()
+            .zip(table.rollouts.as_deref())
+            .map(|(change, settings)| rollouts::from_new_settings(settings, change.item.clone())),
     }
 }
 

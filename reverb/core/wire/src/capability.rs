@@ -27,6 +27,10 @@ pub enum Capability {
     Windows,
     /// Tables whose items have rollouts.
     Rollouts,
+    /// `PrioritizedItem.replaces`.
+    Replace,
+    /// `InsertStreamRequest.max_wait_ms`.
+    InsertTimeouts,
 }
 
 impl Capability {
@@ -42,6 +46,8 @@ impl Capability {
         Self::ChosenItems,
         Self::Windows,
         Self::Rollouts,
+        Self::Replace,
+        Self::InsertTimeouts,
     ];
 
     /// Name in messages.
@@ -57,6 +63,8 @@ impl Capability {
             Self::ChosenItems => "chosen_items",
             Self::Windows => "windows",
             Self::Rollouts => "rollouts",
+            Self::Replace => "replace",
+            Self::InsertTimeouts => "insert_timeouts",
         }
     }
 
@@ -73,6 +81,8 @@ impl Capability {
             Self::ChosenItems => "a choice of items (fetch, scan with columns or where)",
             Self::Windows => "windows",
             Self::Rollouts => "rollouts",
+            Self::Replace => "items that replace others (replace=True)",
+            Self::InsertTimeouts => "time limits of inserts (timeout_ms)",
         }
     }
 

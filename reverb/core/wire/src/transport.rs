@@ -51,6 +51,10 @@ pub trait InsertSink: Send {
         self.send(InsertBatch { items: items.clone(), ..InsertBatch::default() })
     }
 
+    /// Items that are sent after this are refused if they wait for so long to be inserted; `None`
+    /// for never.
+    fn limit_wait(&mut self, max_wait: Option<Duration>);
+
     /// What a thread calls while it waits for confirmations of what another one may have sent.
     /// `None` if it need not.
     fn wait_here(&self) -> Option<WaitHere>;
@@ -70,8 +74,7 @@ pub struct InsertStream {
     pub sink: Box<dyn InsertSink>,
     /// Receives confirmations.
     pub confirmations: Confirmations,
-    /// Confirmed items that were refused, in tables with rollouts. One is here before its key is
-    /// confirmed.
+    /// Confirmed items that were refused. One is here before its key is confirmed.
     pub refused: Refusals,
     /// Shard at the other end; `None` if the server is no shard of a group.
     pub shard: Option<ShardRoute>,
@@ -316,6 +319,9 @@ pub trait Transport: Send + Sync {
         error.is_final() && !self.has_several_servers()
     }
 }
+
+/// Additional time for the answer to a request, after its timeout.
+pub const ANSWER_GRACE: Duration = Duration::from_secs(10);
 
 /// Error of a stream that the other end closed too early.
 pub fn stream_ended(address: &str) -> Error {

@@ -30,7 +30,7 @@ use crate::flat_nest::ColumnNames;
 use crate::limiter_hold::RateLimiterHold;
 use crate::locks::Visit;
 use crate::new_items::{
-    ItemChanges, add_item, add_rows, item_priorities, row_priorities, send_changes,
+    InsertOptions, ItemChanges, add_item, add_rows, item_priorities, row_priorities, send_changes,
 };
 use crate::priority_updates::{parse_mutation, parse_row_updates};
 use crate::process::{Local, Origin};
@@ -274,7 +274,7 @@ impl AsyncClient {
     }
 
     /// One item for each table; of a sequence, its columns are `[T, ...]`, which may differ in `T`.
-    #[pyo3(signature = (insertion, leaves, names, priorities, removal_priorities, is_sequence = false))]
+    #[pyo3(signature = (insertion, leaves, names, priorities, removal_priorities, is_sequence = false, options = None))]
     #[allow(clippy::too_many_arguments, reason = "arguments of Python")]
     fn insert(
         &self,
@@ -285,14 +285,17 @@ impl AsyncClient {
         priorities: &Bound<'_, PyDict>,
         removal_priorities: Option<&Bound<'_, PyDict>>,
         is_sequence: bool,
+        options: Option<InsertOptions<'_>>,
     ) -> PyResult<Py<PyAny>> {
         let priorities = item_priorities(priorities, removal_priorities)?;
         let mut insertion = insertion.get().take().or_raise()?;
+        options.map_or(Ok(()), |it| it.set(&mut insertion))?;
         add_item(&mut insertion, &leaves, names, &priorities, is_sequence)?;
         self.start(py, insertion.finish(), none)
     }
 
-    #[pyo3(signature = (insertion, leaves, names, priorities, removal_priorities))]
+    #[pyo3(signature = (insertion, leaves, names, priorities, removal_priorities, options = None))]
+    #[allow(clippy::too_many_arguments, reason = "arguments of Python")]
     fn insert_batch(
         &self,
         py: Python<'_>,
@@ -301,9 +304,11 @@ impl AsyncClient {
         names: &Bound<'_, ColumnNames>,
         priorities: &Bound<'_, PyDict>,
         removal_priorities: Option<&Bound<'_, PyDict>>,
+        options: Option<InsertOptions<'_>>,
     ) -> PyResult<Py<PyAny>> {
         let tables = row_priorities(priorities, removal_priorities)?;
         let mut insertion = insertion.get().take().or_raise()?;
+        options.map_or(Ok(()), |it| it.set(&mut insertion))?;
         let keys = add_rows(&mut insertion, &leaves, names, &tables)?;
         self.start(py, insertion.finish(), |py, ()| {
             Ok(PyArray1::from_vec(py, keys).into_any().unbind())
@@ -320,21 +325,18 @@ impl AsyncClient {
         let mut insertion = insertion.get().take().or_raise()?;
         changes.add_to(&mut insertion)?;
         let limit = changes.limit();
-        self.start(py, send_changes(insertion, changes.table, limit), |py, refused| {
+        self.start(py, send_changes(insertion, limit), |py, refused| {
             let refused = refused.iter().map(|it| PyBytes::new(py, it));
             Ok(PyList::new(py, refused)?.into_any().unbind())
         })
     }
 
-    #[pyo3(signature = (request))]
-    fn take(&self, py: Python<'_>, request: &[u8]) -> PyResult<Py<PyAny>> {
+    #[pyo3(signature = (request, number))]
+    fn take(&self, py: Python<'_>, request: &[u8], number: u64) -> PyResult<Py<PyAny>> {
         let request = decoded(request)?;
         let core = self.client.get().core()?;
-        let taking = async move { core.take(request).await };
-        self.start(py, taking, |py, (holder, number, answer)| {
-            let taken = (holder, number, PyBytes::new(py, &answer)).into_pyobject(py)?;
-            Ok(taken.into_any().unbind())
-        })
+        let taking = async move { core.take(request, number).await };
+        self.start(py, taking, |py, answer| Ok(PyBytes::new(py, &answer).into_any().unbind()))
     }
 
     #[pyo3(signature = (request))]

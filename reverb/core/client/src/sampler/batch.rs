@@ -14,6 +14,9 @@ use crate::sampler::known_chunks::KnownCopies;
 use crate::sampler::odd_item::naming_odd_item;
 use crate::sampler::ragged::{self, RaggedForm};
 
+/// Largest batch whose memory is taken when its first items have come, without a look at the rest.
+const MAX_APPENDED_BYTES: usize = 1 << 30;
+
 /// Stacks items that arrive in several parts, each part while the next is being sampled.
 #[derive(Debug)]
 pub(crate) struct BatchBuilder<'m> {
@@ -47,10 +50,22 @@ impl<'m> BatchBuilder<'m> {
 
     /// Adds the new items of `samples`. Errors are returned by `finish`.
     pub(crate) fn add(&mut self, samples: &[Sampled]) {
-        // Items of different lengths need memory that is known only when all are there.
-        if self.ragged.is_stacked() && self.failure.is_none() && self.is_small(samples) {
-            self.failure = self.stack(samples, self.bounds.batch_size).err();
+        let new = &samples[self.num_rows..];
+        if self.failure.is_none() && self.may_begin(new, ColumnPlan::MAX_UNCHECKED_BYTES) {
+            self.failure = self.stack(new, self.bounds.batch_size).err();
         }
+    }
+
+    /// Adds items that need not stay. Returns false if that is not possible: then the batch can be
+    /// made, or the error found, only with all items.
+    pub(crate) fn append(&mut self, new: &[Sampled]) -> bool {
+        self.may_begin(new, MAX_APPENDED_BYTES) && self.stack(new, self.bounds.batch_size).is_ok()
+    }
+
+    /// The columns of what was appended.
+    pub(crate) fn into_columns(self) -> Vec<BatchColumn> {
+        let num_rows = self.num_rows;
+        self.columns.into_iter().map(|column| column.finish(num_rows)).collect()
     }
 
     /// The columns of the batch of all `samples`.
@@ -66,7 +81,7 @@ impl<'m> BatchBuilder<'m> {
         }
         let stacked = match self.failure.take() {
             Some(error) => Err(error),
-            None => self.stack(samples, samples.len()),
+            None => self.stack(&samples[self.num_rows..], samples.len()),
         };
         stacked.map_err(|error| match self.ragged {
             RaggedForm::Squeezed if error.kind() == ErrorKind::InvalidArgument => {
@@ -74,12 +89,16 @@ impl<'m> BatchBuilder<'m> {
             }
             _ => naming_odd_item(error, samples, false),
         })?;
-        Ok(self.columns.into_iter().map(|column| column.finish(samples.len())).collect())
+        Ok(self.into_columns())
     }
 
-    /// True if the batch, with all items like the first, is small enough to allocate before all
-    /// items are checked.
-    fn is_small(&self, samples: &[Sampled]) -> bool {
+    /// True if memory for all items may be taken before they are there: it has begun, or all of
+    /// them, if they are like the first, take at most `max_bytes`. Items of different lengths need
+    /// memory that is known only when all are there.
+    fn may_begin(&self, samples: &[Sampled], max_bytes: usize) -> bool {
+        if !self.ragged.is_stacked() {
+            return false;
+        }
         if !self.columns.is_empty() || self.given.is_some() {
             return true;
         }
@@ -87,39 +106,40 @@ impl<'m> BatchBuilder<'m> {
         let item_bytes = first.trajectory.columns().try_fold(0usize, |bytes, column| {
             bytes.checked_add(ColumnPlan::new(&first.trajectory, &column).ok()?.item_bytes)
         });
-        item_bytes.and_then(|bytes| bytes.checked_mul(self.bounds.batch_size)).is_some_and(
-            |bytes| bytes <= ColumnPlan::MAX_UNCHECKED_BYTES.min(self.bounds.max_bytes),
-        )
+        item_bytes
+            .and_then(|bytes| bytes.checked_mul(self.bounds.batch_size))
+            .is_some_and(|bytes| bytes <= max_bytes.min(self.bounds.max_bytes))
     }
 
-    /// Adds the rest of `samples`. The first items allocate memory for `capacity` items.
-    fn stack(&mut self, samples: &[Sampled], capacity: usize) -> Result<()> {
-        let Some(first) = samples.first() else { return Ok(()) };
+    /// Adds new items. The first ones allocate memory for `capacity` items.
+    fn stack(&mut self, new: &[Sampled], capacity: usize) -> Result<()> {
+        let Some(first) = new.first() else { return Ok(()) };
+        let num_items = self.num_rows + new.len();
         let mut num_bytes = None;
-        let added = self.add_rows(samples, capacity, &mut num_bytes);
+        let added = self.add_rows(new, capacity, &mut num_bytes);
         batch_size::explain(added, self.bounds, RaggedForm::Refuse, || {
             let lengths = first.trajectory.columns().map(|column| column.num_steps());
             let longest = (first.key, lengths.max().unwrap_or(0));
-            TakenBytes { num_items: samples.len(), longest, num_bytes, may_grow: false }
+            TakenBytes { num_items, longest, num_bytes, may_grow: false }
         })
     }
 
     fn add_rows(
         &mut self,
-        samples: &[Sampled],
+        new: &[Sampled],
         capacity: usize,
         num_bytes: &mut Option<usize>,
     ) -> Result<()> {
         if self.columns.is_empty() {
-            self.make_room(samples, capacity, num_bytes)?;
+            self.make_room(new, capacity, num_bytes)?;
         }
         let Self { columns, plans, num_rows, room, .. } = self;
         let mut copies = KnownCopies::default();
-        for sampled in fetched_ahead(&samples[*num_rows..]) {
+        for (i, sampled) in fetched_ahead(new).enumerate() {
             let row = *num_rows;
             let trajectory = &sampled.trajectory;
             *num_rows += 1;
-            let next = samples.get(*num_rows).map(|next| &next.trajectory);
+            let next = new.get(i + 1).map(|next| &next.trajectory);
             let write = |i: usize, at, values: &[u8]| columns[i].put_values(row, at, values);
             if plans.copy(trajectory, next, write) {
                 continue;

@@ -6,8 +6,9 @@
 //! for the next insert. There is no task and no history, unlike in the writers.
 
 use std::borrow::Cow;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use reverb_base::{Error, Result};
@@ -22,19 +23,31 @@ use reverb_data::{
 
 use super::capture::cell::CellValue;
 use super::capture::column_orders::{ColumnOrder, ColumnOrders, Matching};
-use super::capture::rows::{RowEncoder, encode_sequence, encode_step};
+use super::capture::rows::{ReadAs, RowEncoder, encode_sequence, encode_step};
 use super::capture::signatures::{check_part, check_sequences, check_steps, unknown_table};
-use super::send::delivery::{MAX_IDLE, OpenStream, ShardStreams, deliver, deliver_to_shards};
-use reverb_wire::Capability;
+use super::send::delivery::{
+    Delivery, MAX_IDLE, OpenStream, ShardStreams, deliver, deliver_to_shards,
+};
+use reverb_wire::generated::reverb::WaitReasonRequest;
+use reverb_wire::{Calls, Capability};
 
 use crate::session::{Session, Signatures};
 use crate::waits::{WaitFor, reported};
+
+/// Time limit for the reason of a wait, on the way to an error.
+const REASON_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Keys of refused items, and why.
+type Refused = Vec<(u64, Refusal)>;
 
 /// Idle streams, ready for the next insert.
 #[derive(Debug)]
 pub(crate) struct IdleStreams {
     /// Inserters of a single server, each with its stream.
     inserters: Mutex<Vec<Inserter>>,
+    /// Streams that have carried only rollouts and late columns. A server reads them also where its
+    /// memory has no room for inserts.
+    growing: Mutex<Vec<OpenStream>>,
     /// Streams to the shards of a group.
     to_shards: ShardStreams,
     /// Order of columns in single steps.
@@ -47,6 +60,7 @@ impl Default for IdleStreams {
     fn default() -> Self {
         Self {
             inserters: Mutex::default(),
+            growing: Mutex::default(),
             to_shards: ShardStreams::default(),
             by_position: ColumnOrders::new(Matching::ByPosition),
             by_name: ColumnOrders::new(Matching::ByName),
@@ -102,7 +116,21 @@ pub struct Insertion {
     num_steps: i32,
     /// Items in order. The items of one step share a trajectory.
     items: Vec<NewItem>,
+    /// Keys of the program's own for the items.
+    own_keys: Option<OwnKeys>,
+    /// Longest wait of the items at their server.
+    max_wait: Option<Duration>,
     compression: Compression,
+}
+
+/// Keys of the program's own for the items of an insert, of any number of tables.
+#[derive(Debug, Clone)]
+pub struct OwnKeys {
+    /// The key of each row, or of the only item.
+    pub keys: Vec<u64>,
+    /// True if they take the place of the items that have their keys; else those get their
+    /// priorities.
+    pub replace: bool,
 }
 
 impl Insertion {
@@ -146,7 +174,53 @@ impl Insertion {
         let idle = Arc::clone(idle);
         let num_steps = 0;
         let items = Vec::new();
-        Ok(Self { inserter, session, idle, episode_id, num_steps, items, compression })
+        Ok(Self {
+            inserter,
+            session,
+            idle,
+            episode_id,
+            num_steps,
+            items,
+            own_keys: None,
+            max_wait: None,
+            compression,
+        })
+    }
+
+    /// Gives the items that are added after this keys of the program's own.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for an address of several servers, of which each has other keys.
+    pub fn use_keys(&mut self, keys: OwnKeys) -> Result<()> {
+        self.check_one_server(
+            "and keys of the program's own are for one server: an item is on the server that owns \
+             its key. Start the group with num_shards=1, or leave out the keys.",
+        )?;
+        self.own_keys = Some(keys);
+        Ok(())
+    }
+
+    /// Limits the wait of the items at their server.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for an address of several servers, which insert parts of a batch.
+    pub fn limit_wait(&mut self, max_wait: Duration) -> Result<()> {
+        self.check_one_server(
+            "which insert parts of a batch by themselves; timeout_ms is for an insert at one server.",
+        )?;
+        self.max_wait = Some(max_wait);
+        Ok(())
+    }
+
+    /// `why` continues the sentence about the address.
+    fn check_one_server(&self, why: &str) -> Result<()> {
+        if self.session.leads_to_group() || self.session.has_several_servers() {
+            let address = self.session.address();
+            return Err(Error::invalid_argument(format!("{address} has several servers, {why}")));
+        }
+        Ok(())
     }
 
     /// Adds one step, whose columns have these names, and for each table an item of it with that
@@ -177,7 +251,7 @@ impl Insertion {
         let key = keys.next_key();
         let trajectory = encode_step(step, key, range, chunk_maker, self.compression)?;
         for (table, priority) in items {
-            self.push(&Arc::from(table.as_str()), (*priority).into(), trajectory.clone());
+            self.push(0, &Arc::from(table.as_str()), (*priority).into(), trajectory.clone());
         }
         Ok(())
     }
@@ -193,7 +267,7 @@ impl Insertion {
     ///
     /// # Panics
     ///
-    /// If a table's number of priorities differs from the first table's.
+    /// If a table's number of priorities differs from the first table's, or from that of own keys.
     pub fn add_batch(
         &mut self,
         columns: &[CellValue<'_>],
@@ -233,11 +307,11 @@ impl Insertion {
             let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
             let trajectory = encoder.encode(row, keys.next_key(), range, chunk_maker)?;
             if let [RowsOfTable { table, priorities, order: None }] = &tables[..] {
-                self.push(table, priorities.of(row), trajectory);
+                self.push(row, table, priorities.of(row), trajectory);
                 continue;
             }
             for RowsOfTable { table, priorities, order } in &tables {
-                self.push(table, priorities.of(row), in_order(&trajectory, order.as_deref())?);
+                self.push(row, table, priorities.of(row), in_order(&trajectory, order.as_deref())?);
             }
         }
         Ok(())
@@ -257,14 +331,8 @@ impl Insertion {
         items: &[(String, P)],
     ) -> Result<()> {
         for (i, column) in columns.iter().enumerate() {
-            if column.shape().first().is_none_or(|&num_steps| num_steps == 0) {
-                let path = names.0.get(i).map(ToString::to_string).filter(|path| !path.is_empty());
-                return Err(Error::invalid_argument(format!(
-                    "column {} of a sequence must have shape [T, ...] with at least one step, got {}",
-                    path.unwrap_or_else(|| i.to_string()),
-                    shape_text(column.shape())
-                )));
-            }
+            let path = names.0.get(i).map(ToString::to_string).filter(|path| !path.is_empty());
+            check_has_steps(column, || path.unwrap_or_else(|| i.to_string()))?;
         }
         let specs: Vec<(DType, &[usize])> =
             columns.iter().map(|column| (column.dtype(), column.shape())).collect();
@@ -281,10 +349,11 @@ impl Insertion {
         let first = self.next_step();
         let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
         let next_key = || keys.next_key();
-        let trajectory = encode_sequence(columns, next_key, first, chunk_maker, self.compression)?;
+        let cut = (self.compression, ReadAs::Windows);
+        let trajectory = encode_sequence(columns, next_key, first, chunk_maker, cut)?;
         for ((table, priority), order) in items.iter().zip(orders) {
             let trajectory = in_order(&trajectory, order.as_deref())?;
-            self.push(&Arc::from(table.as_str()), (*priority).into(), trajectory);
+            self.push(0, &Arc::from(table.as_str()), (*priority).into(), trajectory);
         }
         Ok(())
     }
@@ -318,6 +387,11 @@ impl Insertion {
                 check_part(signature, table, part.column, column, single)?;
             }
         }
+        for (part, column) in parts.iter().zip(columns) {
+            let signature = self.signature(table)?;
+            let name = |it: &Arc<Signature>| it.name_of(part.column);
+            check_has_steps(column, || signature.map_or_else(|| part.column.to_string(), name))?;
+        }
         let mut builder = TrajectoryBuilder::new();
         let mut at = 0;
         for parts in parts.chunk_by(|a, b| a.sequence == b.sequence) {
@@ -325,7 +399,8 @@ impl Insertion {
             let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
             let next_key = || keys.next_key();
             let columns = &columns[at..at + parts.len()];
-            let encoded = encode_sequence(columns, next_key, first, chunk_maker, self.compression)?;
+            let cut = (self.compression, ReadAs::Whole);
+            let encoded = encode_sequence(columns, next_key, first, chunk_maker, cut)?;
             for (column, &single) in encoded.columns().zip(&single[at..]) {
                 for run in column.runs() {
                     builder.run(&encoded.chunks()[run.slice.chunk], run);
@@ -341,31 +416,53 @@ impl Insertion {
         Ok(key)
     }
 
-    /// Like [`Self::finish`], for changes. Returns those that the server refused, and why.
+    /// Like [`Self::finish`], for changes. Returns those that the server refused, and why. An
+    /// insert that waits longer than `limit` is cancelled, because its stream is dropped.
     ///
     /// # Errors
     ///
-    /// `Unimplemented` if the server knows no rollouts; those of [`Self::finish`].
-    pub async fn finish_changes(mut self) -> Result<Vec<(u64, Refusal)>> {
+    /// `Unimplemented` if the server knows no rollouts; `DeadlineExceeded`, with what the insert
+    /// waits for, after `limit`; those of [`Self::finish`].
+    pub async fn finish_changes(mut self, limit: Option<Duration>) -> Result<Refused> {
         let session = Arc::clone(&self.session);
-        session.require(&[Capability::Rollouts]).await?;
         let table = self.items.first().map(|item| Arc::clone(&item.table)).unwrap_or_default();
+        let grows = |item: &NewItem| matches!(item.change.as_deref(), Some(ItemChange::Grows(_)));
+        let only_grows = self.items.iter().all(grows);
+        let of_inserts = only_grows.then(|| self.inserter.stream.take());
+        if only_grows {
+            let idle = self.idle.growing.lock().pop();
+            self.inserter.stream = idle.filter(|stream| !stream.has_ended());
+        }
         let (may_keep_stream, refused) = {
+            let what = || WaitFor::Inserts(Arc::clone(&table));
             let sent = pin!(self.send_changes());
-            reported(&session, || WaitFor::Inserts(Arc::clone(&table)), sent).await?
+            let sent = pin!(reported(&session, what, sent));
+            within(limit, &session, &table, sent).await?
         };
+        if !may_keep_stream {
+            return Ok(refused);
+        }
+        if let Some(of_inserts) = of_inserts {
+            let mut growing = self.idle.growing.lock();
+            let stream = std::mem::replace(&mut self.inserter.stream, of_inserts);
+            growing.extend(stream);
+            growing.truncate(MAX_IDLE);
+        }
         let mut idle = self.idle.inserters.lock();
-        if may_keep_stream && idle.len() < MAX_IDLE {
+        if idle.len() < MAX_IDLE {
             idle.push(self.inserter);
         }
         Ok(refused)
     }
 
-    async fn send_changes(&mut self) -> Result<(bool, Vec<(u64, Refusal)>)> {
+    async fn send_changes(&mut self) -> Result<(bool, Refused)> {
         let session = Arc::clone(&self.session);
+        session.require(&[Capability::Rollouts]).await?;
         session.check_priorities(&self.items).await?;
         let Self { inserter: Inserter { stream, signatures, .. }, items, .. } = self;
-        let was_lost = deliver(&session, signatures, None, stream, items).await?;
+        // An item with rollouts is on one server, which knows a repeated change by its key.
+        let how = Delivery { has_given_keys: true, deadline: None };
+        let was_lost = deliver(&session, signatures, None, stream, items, how).await?;
         let refused = stream.as_ref().map(OpenStream::take_refused).unwrap_or_default();
         let may_keep = !was_lost && !session.has_several_servers() && !session.leads_to_group();
         Ok((may_keep, refused))
@@ -386,35 +483,68 @@ impl Insertion {
     ///
     /// Unconfirmed items are sent again after a lost connection; see `deliver`.
     ///
+    /// The server refuses items that wait for longer than the limit, if there is one. Only it says
+    /// so: an answer that comes late is waited for.
+    ///
     /// No stream is kept with several servers, because the next insert goes to another one, or
     /// after a lost connection, because the server may be a new one with other signatures.
+    ///
+    /// # Errors
+    ///
+    /// `DeadlineExceeded` if items were refused; `Unavailable` if they were after a lost
+    /// connection, over which they may have been inserted.
     pub async fn finish(mut self) -> Result<()> {
         let session = Arc::clone(&self.session);
         let table = self.items.first().map(|item| Arc::clone(&item.table)).unwrap_or_default();
+        let num_items = self.items.len();
         let what = || WaitFor::Inserts(Arc::clone(&table));
-        let may_keep_stream = {
+        let (may_keep_stream, refused) = {
             let sent = pin!(self.send_all());
             reported(&session, what, sent).await?
+        };
+        let refusal = match self.max_wait.filter(|_| !refused.is_empty()) {
+            Some(limit) if may_keep_stream => {
+                Some(waited_in_vain(&table, limit, &refused, num_items))
+            }
+            Some(_) => Some(Error::unavailable(format!(
+                "The connection was lost during the insert. {} of {num_items} items were not \
+                 inserted when they were sent again, but may have been before.",
+                refused.len(),
+            ))),
+            None => None,
         };
         let mut idle = self.idle.inserters.lock();
         if may_keep_stream && idle.len() < MAX_IDLE {
             idle.push(self.inserter);
         }
-        Ok(())
+        refusal.map_or(Ok(()), Err)
     }
 
-    /// Sends all items. Returns true if the stream may be used again.
-    async fn send_all(&mut self) -> Result<bool> {
+    /// Sends all items. Returns true if the stream may be used again, and the refused items.
+    async fn send_all(&mut self) -> Result<(bool, Refused)> {
         let session = Arc::clone(&self.session);
         session.check_priorities(&self.items).await?;
-        let Self { inserter, idle, items, .. } = self;
+        let Self { inserter, idle, items, own_keys, .. } = self;
+        if self.max_wait.is_some() {
+            session.require(&[Capability::InsertTimeouts]).await?;
+        }
+        if let Some(own) = own_keys {
+            if own.replace {
+                session.require(&[Capability::Replace]).await?;
+            }
+            session.check_plain(items)?;
+        }
         let Inserter { stream, signatures, .. } = inserter;
         if session.leads_to_group() {
             let items = std::mem::take(items);
-            return Ok(!deliver_to_shards(&session, &idle.to_shards, signatures, items).await?);
+            let was_lost = deliver_to_shards(&session, &idle.to_shards, signatures, items).await?;
+            return Ok((!was_lost, Vec::new()));
         }
-        let was_lost = deliver(&session, signatures, None, stream, items).await?;
-        Ok(!was_lost && !session.has_several_servers())
+        let deadline = self.max_wait.and_then(|it| Instant::now().checked_add(it));
+        let how = Delivery { has_given_keys: own_keys.is_some(), deadline };
+        let was_lost = deliver(&session, signatures, None, stream, items, how).await?;
+        let refused = stream.as_ref().map(OpenStream::take_refused).unwrap_or_default();
+        Ok((!was_lost && !session.has_several_servers(), refused))
     }
 
     /// The signature of a table, if it has one.
@@ -432,9 +562,73 @@ impl Insertion {
         SequenceRange { episode_id: self.episode_id, start: step, end: step, sparse: false }
     }
 
-    fn push(&mut self, table: &Arc<str>, priority: ItemPriority, trajectory: Trajectory) {
-        let key = self.inserter.keys.next_key();
-        self.items.push(NewItem::new(key, Arc::clone(table), priority, trajectory));
+    fn push(
+        &mut self,
+        row: usize,
+        table: &Arc<str>,
+        priority: ItemPriority,
+        trajectory: Trajectory,
+    ) {
+        let own = self.own_keys.as_ref();
+        let key = own.map_or_else(|| self.inserter.keys.next_key(), |own| own.keys[row]);
+        let mut item = NewItem::new(key, Arc::clone(table), priority, trajectory);
+        item.replaces = own.is_some_and(|own| own.replace);
+        self.items.push(item);
+    }
+}
+
+/// Waits for an insert, at most that long; then says what it waits for, unless that ends meanwhile.
+async fn within<T>(
+    limit: Option<Duration>,
+    session: &Session,
+    table: &str,
+    mut insert: Pin<&mut impl Future<Output = Result<T>>>,
+) -> Result<T> {
+    let Some(limit) = limit else { return insert.await };
+    if let Ok(answer) = tokio::time::timeout(limit, insert.as_mut()).await {
+        return answer;
+    }
+    tokio::select! {
+        biased;
+        answer = insert => answer,
+        why = why_insert_waits(session, table) => {
+            Err(Error::deadline_exceeded("insert_item", limit, &why))
+        }
+    }
+}
+
+/// The error of an insert of which these items have waited for too long, at the first one's table.
+fn waited_in_vain(table: &str, limit: Duration, refused: &Refused, num_items: usize) -> Error {
+    let reason = refused.iter().find_map(|(_, refusal)| match refusal {
+        Refusal::Waited(reason) if !reason.is_empty() => Some(&**reason),
+        _ => None,
+    });
+    let reason = reason.unwrap_or_default();
+    let num_refused = refused.len();
+    let waiting_for = format!(
+        "a place in table {table}. {reason} {num_refused} of {num_items} items were not inserted"
+    );
+    Error::deadline_exceeded("the insert", limit, &waiting_for)
+}
+
+/// Why inserts into a table wait, in the words of its server; `None` if they do not, or if it does
+/// not say so soon.
+pub(super) async fn reason_of_inserts(session: &Session, table: &str) -> Option<String> {
+    let request = WaitReasonRequest { table: table.to_owned() };
+    let asked = async { session.transport()?.call(request).await };
+    let answer = tokio::time::timeout(REASON_TIMEOUT, asked).await.ok().and_then(Result::ok);
+    let reason = answer.and_then(|answer| Some(answer.table?.inserting?.reason));
+    reason.filter(|reason| !reason.is_empty())
+}
+
+/// What an insert of an item with rollouts waits for.
+async fn why_insert_waits(session: &Session, table: &str) -> String {
+    match reason_of_inserts(session, table).await {
+        Some(sentence) => format!("a place in table {table}. {sentence}"),
+        None => format!(
+            "a place in table {table}: `reverb why` says whether its backlog, its size, memory or \
+             a pause is in the way"
+        ),
     }
 }
 
@@ -467,6 +661,17 @@ impl std::fmt::Debug for Inserter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inserter").field("keys", &self.keys).finish_non_exhaustive()
     }
+}
+
+fn check_has_steps(column: &CellValue<'_>, name: impl FnOnce() -> String) -> Result<()> {
+    if column.shape().first().is_some_and(|&num_steps| num_steps > 0) {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(format!(
+        "column {} of a sequence must have shape [T, ...] with at least one step, got {}",
+        name(),
+        shape_text(column.shape())
+    )))
 }
 
 fn check_priority(table: &str, priority: ItemPriority) -> Result<()> {
@@ -506,6 +711,10 @@ mod tests {
     struct Sink(FailingServer, mpsc::UnboundedSender<Result<Vec<u64>>>);
 
     impl InsertSink for Sink {
+        fn limit_wait(&mut self, max_wait: Option<Duration>) {
+            assert_eq!(max_wait, None, "no test needs it");
+        }
+
         fn wait_here(&self) -> Option<WaitHere> {
             None
         }
@@ -571,6 +780,8 @@ mod tests {
             episode_id: 1,
             num_steps: 0,
             items: Vec::new(),
+            own_keys: None,
+            max_wait: None,
             compression: Compression::Auto,
         }
     }

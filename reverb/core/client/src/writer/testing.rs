@@ -82,6 +82,10 @@ impl Connector for FakeServer {
 struct FakeSink(FakeServer, mpsc::UnboundedSender<Result<Vec<u64>>>);
 
 impl InsertSink for FakeSink {
+    fn limit_wait(&mut self, max_wait: Option<Duration>) {
+        assert_eq!(max_wait, None, "no test needs it");
+    }
+
     fn wait_here(&self) -> Option<WaitHere> {
         None
     }
@@ -132,10 +136,9 @@ pub(crate) fn answer_to<'a>(call: &SmallCall) -> BoxFuture<'a, Result<Bytes>> {
     Box::pin(async move { Ok(answer.encode_to_vec().into()) })
 }
 
-/// The calls of a `Transport` that a test server never gets, except for `ServerInfo`, and its
-/// address.
-macro_rules! unexpected_calls {
-    ($address:literal) => {
+/// The calls of a `Transport` about items that a test server never gets.
+macro_rules! unexpected_item_calls {
+    () => {
         fn open_scan<'a>(
             &'a self,
             _: &'a str,
@@ -152,6 +155,15 @@ macro_rules! unexpected_calls {
         ) -> BoxFuture<'a, Result<()>> {
             unexpected()
         }
+    };
+}
+pub(crate) use unexpected_item_calls;
+
+/// The calls of a `Transport` that a test server never gets, except for `ServerInfo`, and its
+/// address.
+macro_rules! unexpected_calls {
+    ($address:literal) => {
+        crate::writer::testing::unexpected_item_calls!();
 
         fn small_call(
             &self,

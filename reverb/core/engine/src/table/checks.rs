@@ -28,7 +28,7 @@ pub(super) fn check_new(config: &TableConfig, item: &NewItem) -> Result<()> {
 
 /// Checks what an item begins with in a table with rollouts, and that others have none.
 fn check_opening(config: &TableConfig, item: &NewItem) -> Result<()> {
-    let NewItem { key, trajectory, change, .. } = item;
+    let NewItem { key, trajectory, change, replaces, .. } = item;
     let name = &config.name;
     let Some(settings) = &config.rollouts else {
         return match change {
@@ -36,6 +36,11 @@ fn check_opening(config: &TableConfig, item: &NewItem) -> Result<()> {
             Some(_) => Err(no_rollouts(name)),
         };
     };
+    if *replaces {
+        return Err(Error::failed_precondition(format!(
+            "Table {name} has rollouts, whose items are not replaced; use insert_item with a name."
+        )));
+    }
     let about = |error: Error| error.context(&format!("Item {key} of table {name}"));
     match change.as_deref() {
         None => {}

@@ -10,6 +10,7 @@ use reverb_data::{SelectorConfig, TableChange, TableConfig, TableInfo};
 use super::checks::{check_bytes, check_new};
 use super::clock::Activity;
 use super::forecast::ForecastTimes;
+use super::takes::{TakeRequest, check_take};
 use super::{InsertRoom, Shared, Table, wait_queues};
 use crate::selector::NewWeights;
 
@@ -39,6 +40,7 @@ impl Configured {
 ///
 /// Blocked requests continue at once if the new settings allow them. A table that became too large
 /// evicts the items selected by its remover before this returns, a few hundred under one lock.
+/// Items that are too stale by new settings of rollouts become bare prompts in the same way.
 /// Weights with another exponent are made beside the table, which is locked only to read its
 /// priorities.
 ///
@@ -152,9 +154,15 @@ impl<'a> Prepared<'a> {
             let is_done = self.table.operate_and(
                 Activity::Running,
                 |shared, _| shared.state.shrink(after, ITEMS_AT_ONCE),
-                |shared, _, is_done| {
+                |shared, done, is_done| {
+                    // A smaller backlog may never have so many items.
+                    if after.rollouts.is_some() {
+                        let why = |take: &TakeRequest| check_take(after, take.num);
+                        shared.queues.takes.refuse(why, done);
+                    }
                     *info = shared.info();
-                    is_done
+                    // Items that are too stale now leave after this, a few at a time.
+                    is_done && !shared.state.has_unchecked()
                 },
             )?;
             if is_done {

@@ -43,4 +43,21 @@ impl Table {
         }
         evicted
     }
+
+    /// False for a table with rollouts of which no item is ready and free: nothing can be evicted.
+    pub fn has_evictable(&self) -> bool {
+        let shared = self.shared.lock();
+        shared.state.rollouts().is_none() || shared.state.len() > 0
+    }
+
+    /// Gives up what an unfinished item with rollouts has, unless a learner has items that may free
+    /// memory, or could take some; also if it waits for unfinished items before it takes others.
+    /// Returns false if nothing was given up.
+    pub fn give_up_unfinished(&self) -> bool {
+        let given_up = self.operate(Activity::Running, |shared, _| {
+            let is_held_up = shared.queues.takes.is_held_up(&shared.state);
+            (shared.state.give_up_unfinished(is_held_up), shared.state.take_garbage())
+        });
+        given_up.is_ok_and(|(is_done, _)| is_done)
+    }
 }

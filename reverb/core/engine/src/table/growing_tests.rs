@@ -4,18 +4,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use proptest::prelude::*;
 use reverb_data::column_names::ColumnPath;
 use reverb_data::rollouts::{
-    ItemChange, LeaseId, OnStale, Opening, Outcome, Part, Piece, Refusal, Rollout, RolloutSettings,
-    SequenceOf, Stage, Versions,
+    ItemChange, Late, LeaseId, OnStale, Opening, Outcome, Part, Piece, Refusal, Rollout,
+    RolloutSettings, SequenceOf, Stage, Versions,
 };
 use reverb_data::{
-    DType, NewItem, RateLimiterConfig, SelectorConfig, Signature, StoredItem, TableConfig,
-    TableSignature, TensorSpec, Trajectory, TrajectoryBuilder,
+    DType, MemoryConfig, NewItem, RateLimiterConfig, RolloutsChange, SelectorConfig, Signature,
+    StoredItem, TableChange, TableConfig, TableSignature, TensorSpec, Trajectory,
+    TrajectoryBuilder, WhenFull,
 };
 
 use super::items::{AllItems, Item};
@@ -24,13 +25,13 @@ use super::state::{Batch, TableState};
 use super::statistics::Removal;
 use super::testing::{config, item_of_length};
 
-const ROLLOUTS: u32 = 3;
+pub(super) const ROLLOUTS: u32 = 3;
 /// Columns: a prompt of the item; tokens and a score of each sequence.
 const PROMPT: u32 = 0;
 const TOKENS: u32 = 1;
 const SCORE: u32 = 2;
 
-fn settings() -> RolloutSettings {
+pub(super) fn settings() -> RolloutSettings {
     RolloutSettings {
         num_columns: 3,
         item_columns: [PROMPT].into(),
@@ -45,12 +46,9 @@ fn settings() -> RolloutSettings {
     }
 }
 
-fn table_config(rollouts: RolloutSettings, times: i32) -> TableConfig {
-    let spec = |name: &str| TensorSpec {
-        path: ColumnPath::default(),
-        name: name.into(),
-        dtype: DType::Int64,
-        shape: Some(vec![None]),
+pub(super) fn table_config(rollouts: RolloutSettings, times: i32) -> TableConfig {
+    let spec = |name: &str| {
+        TensorSpec::new(ColumnPath::from_label(name), "", DType::Int64, Some(vec![None]))
     };
     let flat = Signature(["prompt", "tokens", "score"].map(spec).to_vec());
     TableConfig {
@@ -92,11 +90,11 @@ fn value(item: u64, attempt: u64, rollout: u32, column: u32) -> u64 {
     item * 1000 + 100 * (attempt % 9) + 10 * u64::from(rollout) + u64::from(column) + 1
 }
 
-fn lease(holder: u64, number: u64) -> LeaseId {
+pub(super) fn lease(holder: u64, number: u64) -> LeaseId {
     LeaseId { holder, number }
 }
 
-fn new_item(key: u64, name: u64, after: Option<&str>) -> NewItem {
+pub(super) fn new_item(key: u64, name: u64, after: Option<&str>) -> NewItem {
     let mut item = NewItem::new(key, "t", 1.0, columns(&[prompt(key)]));
     item.change = Some(Box::new(ItemChange::Opens(Opening {
         name: format!("{name}").into(),
@@ -107,11 +105,11 @@ fn new_item(key: u64, name: u64, after: Option<&str>) -> NewItem {
     item
 }
 
-fn rollout(number: u32, outcome: Outcome, version: i64) -> Rollout {
+pub(super) fn rollout(number: u32, outcome: Outcome, version: i64) -> Rollout {
     Rollout { number, outcome, versions: Versions { oldest: version, newest: version } }
 }
 
-fn made(item: u64, tag: u64, number: u32, with_score: bool) -> Piece {
+pub(super) fn made(item: u64, tag: u64, number: u32, with_score: bool) -> Piece {
     let mut parts = vec![part(number, TOKENS)];
     let mut keys = vec![value(item, tag, number, TOKENS)];
     if with_score {
@@ -137,10 +135,17 @@ enum Step {
         with_score: bool,
         lag: i64,
     },
+    /// All rollouts that an item lacks, by the client that holds it.
+    Finish {
+        at: usize,
+        with_score: [bool; ROLLOUTS as usize],
+        lag: i64,
+    },
     Score {
         at: usize,
         holder: u64,
         overwrites: bool,
+        attempts: Option<u32>,
     },
     Take {
         takes: u8,
@@ -151,6 +156,12 @@ enum Step {
     Settle {
         holder: u64,
         number: u64,
+        part: Option<usize>,
+        ack: bool,
+    },
+    /// A lease that is in force ends.
+    SettleHeld {
+        which: usize,
         part: Option<usize>,
         ack: bool,
     },
@@ -173,33 +184,58 @@ enum Step {
     Reset,
     /// A checkpoint, and a start with it.
     Restart,
+    Configure {
+        backlog: Option<(u32, u32)>,
+        slack: Option<u32>,
+        on_stale: OnStale,
+        min_rollouts: u32,
+        max_attempts: u32,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let holder = 1..4u64;
+    let sender = 0..4u64;
     let number = 0..6u64;
     let at = 0..12usize;
     prop_oneof![
         6 => (0..14u64, prop::option::weighted(0.3, any::<bool>()))
             .prop_map(|(name, after)| Step::Insert { name, after }),
         1 => Just(Step::Again),
-        14 => (at.clone(), holder.clone(), 0..ROLLOUTS, 0..8u8, any::<bool>(), 0..3i64).prop_map(
+        14 => (at.clone(), sender.clone(), 0..ROLLOUTS, 0..8u8, any::<bool>(), 0..3i64).prop_map(
             |(at, holder, number, how, with_score, lag)| {
                 Step::Grow { at, holder, number, how, with_score, lag }
             }
         ),
-        4 => (at.clone(), holder.clone(), any::<bool>())
-            .prop_map(|(at, holder, overwrites)| Step::Score { at, holder, overwrites }),
+        // With all scores, an item is ready at once.
+        4 => (at.clone(), prop::array::uniform(prop::bool::weighted(0.8)), 0..3i64)
+            .prop_map(|(at, with_score, lag)| Step::Finish { at, with_score, lag }),
+        4 => (at.clone(), sender, any::<bool>(), prop::option::weighted(0.5, 0..2u32))
+            .prop_map(|(at, holder, overwrites, attempts)| {
+                Step::Score { at, holder, overwrites, attempts }
+            }),
         7 => (0..3u8, 1..4usize, holder.clone(), number.clone())
             .prop_map(|(takes, num, holder, number)| Step::Take { takes, num, holder, number }),
         5 => (holder.clone(), number, prop::option::of(0..3usize), any::<bool>())
             .prop_map(|(holder, number, part, ack)| Step::Settle { holder, number, part, ack }),
-        1 => (holder, any::<bool>()).prop_map(|(holder, is_lost)| Step::End { holder, is_lost }),
+        4 => (0..8usize, prop::option::of(0..3usize), any::<bool>())
+            .prop_map(|(which, part, ack)| Step::SettleHeld { which, part, ack }),
+        2 => (holder, any::<bool>()).prop_map(|(holder, is_lost)| Step::End { holder, is_lost }),
         2 => (-2..3i64, prop::bool::weighted(0.2))
             .prop_map(|(by, rewind)| Step::SetVersion { by, rewind }),
         1 => at.clone().prop_map(|at| Step::Delete { at }),
         1 => Just(Step::Sample),
         1 => (at, 0.0..9.0).prop_map(|(at, priority)| Step::Update { at, priority }),
+        1 => (
+            prop::option::weighted(0.8, (0..3u32, 1..6u32)),
+            prop::option::weighted(0.8, 0..2u32),
+            prop::sample::select(vec![OnStale::Again, OnStale::Keep, OnStale::Wait, OnStale::Wait]),
+            1..=ROLLOUTS,
+            1..4u32,
+        )
+            .prop_map(|(backlog, slack, on_stale, min_rollouts, max_attempts)| {
+                Step::Configure { backlog, slack, on_stale, min_rollouts, max_attempts }
+            }),
         1 => prop::bool::weighted(0.2).prop_map(|is_reset| {
             if is_reset { Step::Reset } else { Step::Restart }
         }),
@@ -223,6 +259,8 @@ struct ModelItem {
     rollouts: BTreeMap<u32, ModelRollout>,
     stage: Stage,
     held: Option<LeaseId>,
+    /// Taken since the version was set.
+    counts: bool,
     times: i32,
     priority: f64,
 }
@@ -256,8 +294,9 @@ impl ModelItem {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Model {
+    settings: RolloutSettings,
     /// In the order of their inserts.
     items: Vec<ModelItem>,
     times: i32,
@@ -272,6 +311,22 @@ struct Model {
 }
 
 impl Model {
+    fn new(times: i32) -> Self {
+        Self {
+            settings: settings(),
+            items: Vec::new(),
+            times,
+            version: 0,
+            taken: 0,
+            newest: String::new(),
+            inserts: 0,
+            left: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            known: BTreeSet::new(),
+        }
+    }
+
     fn at(&mut self, key: u64) -> Option<&mut ModelItem> {
         self.items.iter_mut().find(|it| it.key == key)
     }
@@ -279,6 +334,7 @@ impl Model {
     fn free_hold(&mut self, key: u64) {
         if let Some(item) = self.at(key) {
             item.held = None;
+            item.counts = false;
         }
         self.leases.values_mut().for_each(|keys| keys.retain(|&it| it != key));
         self.leases.retain(|_, keys| !keys.is_empty());
@@ -287,8 +343,8 @@ impl Model {
     fn leave(&mut self, key: u64, reason: Removal) {
         let Some(item) = self.at(key).cloned() else { return };
         self.free_hold(key);
-        if item.held.is_some() && item.stage == Stage::Ready && reason != Removal::SampledOut {
-            self.taken = self.taken.saturating_sub(1);
+        if item.counts && reason != Removal::SampledOut {
+            self.taken -= 1;
         }
         self.items.retain(|it| it.key != key);
         *self.left.entry(reason.name()).or_default() += 1;
@@ -300,13 +356,66 @@ impl Model {
     }
 
     fn is_stale(&self, item: &ModelItem) -> bool {
-        item.oldest().is_some_and(|oldest| self.version - oldest > 1)
+        item.oldest().is_some_and(|oldest| self.is_too_old(oldest))
+    }
+
+    fn is_too_old(&self, oldest: i64) -> bool {
+        let RolloutSettings { max_staleness, on_stale, .. } = self.settings;
+        on_stale != OnStale::Keep
+            && max_staleness.is_some_and(|most| self.version - oldest > i64::from(most))
+    }
+
+    /// Ready items that nobody holds, in the order in which they are taken.
+    fn ready(&self) -> Vec<&ModelItem> {
+        let is_there = |it: &&ModelItem| it.stage == Stage::Ready && it.is_free();
+        let mut ready: Vec<&ModelItem> = self.items.iter().filter(is_there).collect();
+        if self.settings.on_stale == OnStale::Wait {
+            ready.sort_by_key(|it| it.oldest());
+        }
+        ready
+    }
+
+    /// Number of ready items that can be taken: the largest one without a version of which more
+    /// unfinished items are left than the learner takes in time.
+    fn num_takable(&self) -> usize {
+        let ready = self.ready();
+        let RolloutSettings { max_staleness, items_per_version, on_stale, .. } = self.settings;
+        let (OnStale::Wait, Some(most), Some(batch)) = (on_stale, max_staleness, items_per_version)
+        else {
+            return ready.len();
+        };
+        let (most, batch) = (i64::from(most), i64::from(batch));
+        let unready = self.items.iter().filter(|it| it.stage != Stage::Ready);
+        let unready: Vec<i64> = unready.filter_map(ModelItem::oldest).collect();
+        let is_good = |&num: &usize| {
+            let Some(last) = num.checked_sub(1) else { return true };
+            let left = batch - self.taken as i64 - num as i64;
+            let younger = unready.iter().filter(|it| **it < ready[last].oldest().unwrap());
+            younger.clone().all(|version| {
+                let num_left = younger.clone().filter(|it| *it <= version).count() as i64;
+                num_left <= left + (version + most - self.version) * batch
+            })
+        };
+        (0..=ready.len()).rev().find(is_good).unwrap()
+    }
+
+    /// Makes bare prompts of all that is too stale, and that no learner has.
+    fn check_staleness(&mut self) {
+        let keys: Vec<u64> = self.items.iter().map(|it| it.key).collect();
+        for key in keys {
+            let item = self.at(key).unwrap().clone();
+            let is_taken = item.stage == Stage::Ready && item.held.is_some();
+            if !is_taken && self.is_stale(&item) {
+                self.become_stale(key);
+            }
+        }
     }
 
     fn become_stale(&mut self, key: u64) {
         self.free_hold(key);
+        let max_attempts = self.settings.max_attempts;
         let item = self.at(key).unwrap();
-        if item.attempts + 1 > settings().max_attempts {
+        if item.attempts + 1 > max_attempts {
             return self.leave(key, Removal::Stale);
         }
         item.attempts += 1;
@@ -316,13 +425,14 @@ impl Model {
     }
 
     fn advance(&mut self, key: u64) {
+        let min_rollouts = self.settings.min_rollouts as usize;
         let Some(item) = self.at(key) else { return };
         if item.stage == Stage::Open {
             let num_failed = item.count(|it| matches!(it, Outcome::Failed(_)));
             if item.num_final() + num_failed < ROLLOUTS as usize {
                 return;
             }
-            if item.num_final() < settings().min_rollouts as usize {
+            if item.num_final() < min_rollouts {
                 return self.leave(key, Removal::Failed);
             }
             self.settle(key);
@@ -354,11 +464,9 @@ impl Model {
     }
 
     fn release(&mut self, key: u64, is_lost: bool) {
-        let was_ready = self.at(key).is_some_and(|it| it.stage == Stage::Ready);
+        self.taken -= u64::from(self.at(key).is_some_and(|it| it.counts));
         self.free_hold(key);
-        if was_ready {
-            self.taken = self.taken.saturating_sub(1);
-        }
+        let RolloutSettings { max_attempts, min_rollouts, .. } = self.settings;
         let Some(item) = self.at(key) else { return };
         item.attempts += u32::from(is_lost);
         match item.stage {
@@ -372,10 +480,10 @@ impl Model {
                 if item.rollouts.is_empty() {
                     item.opened_at = None;
                 }
-                if item.attempts <= settings().max_attempts {
+                if item.attempts <= max_attempts {
                     return;
                 }
-                if item.num_final() >= settings().min_rollouts as usize {
+                if item.num_final() >= min_rollouts as usize {
                     self.settle(key);
                     self.complete(key);
                 } else {
@@ -405,20 +513,31 @@ impl Both {
     fn new(times: i32) -> Self {
         let config = table_config(settings(), times);
         config.validate().unwrap();
-        let model = Model { times, ..Model::default() };
+        let model = Model::new(times);
         let state = TableState::new(&config);
         Self { state, model, config, next_key: 0, last: None, tag: 0, now: Instant::now() }
     }
 
     fn key_at(&self, at: usize) -> Option<u64> {
-        self.model.items.get(at).map(|it| it.key)
+        let items = &self.model.items;
+        items.get(at % items.len().max(1)).map(|it| it.key)
+    }
+
+    /// The lease with which a client sends a change. Client 0 is the one that holds the item.
+    fn by(&mut self, key: u64, holder: u64) -> LeaseId {
+        let held = self.model.at(key).and_then(|item| item.held).filter(|_| holder == 0);
+        held.unwrap_or(lease(holder.max(1), 100))
     }
 
     fn insert(&mut self, key: u64, name: u64, after: Option<&str>) {
         let item = new_item(key, name, after);
         let is_known = self.model.known.contains(&key) || self.model.at(key).is_some();
         let is_present = self.model.items.iter().any(|it| it.name == name);
-        let has_place = self.model.backlog() < 8;
+        let RolloutSettings { ahead, max_staleness, items_per_version, .. } = self.model.settings;
+        let most = ahead.or(max_staleness).zip(items_per_version);
+        let has_place = most.is_none_or(|(ahead, batch)| {
+            self.model.backlog() < u64::from(ahead + 1) * u64::from(batch)
+        });
         assert_eq!(self.state.has_place_for(&item), is_known || is_present || has_place);
         if !self.state.has_place_for(&item) {
             return;
@@ -444,6 +563,7 @@ impl Both {
                 rollouts: BTreeMap::new(),
                 stage: Stage::Open,
                 held: None,
+                counts: false,
                 times: 0,
                 priority: 1.0,
             });
@@ -463,12 +583,13 @@ impl Both {
         let has_columns = !matches!(outcome, Outcome::Failed(_));
         let piece = has_columns.then(|| made(key, tag, number, with_score));
         let made = rollout(number, outcome.clone(), oldest);
-        let got = self.state.grow(key, Some(by), vec![made], (piece, false), self.now).unwrap();
+        let got =
+            self.state.grow(key, Some(by), vec![made], (piece, Late::default()), self.now).unwrap();
+        let is_old = self.model.is_too_old(oldest);
         let Some(item) = self.model.at(key) else { return assert!(!got) };
         let is_final = |it: &ModelRollout| it.outcome == Outcome::Final;
         let is_there = item.rollouts.get(&number).is_some_and(is_final);
         let is_others = item.held.is_some_and(|it| it.holder != by.holder);
-        let is_old = lag > 1;
         let fits = item.stage == Stage::Open || is_there;
         assert_eq!(got, !is_others && !is_old && fits);
         if !got {
@@ -488,7 +609,15 @@ impl Both {
         self.model.advance(key);
     }
 
-    fn score(&mut self, key: u64, by: LeaseId, overwrites: bool) {
+    /// All rollouts that an item lacks, from the client that holds it.
+    fn finish(&mut self, key: u64, with_score: [bool; ROLLOUTS as usize], lag: i64) {
+        let by = self.by(key, 0);
+        for (number, with_score) in (0..).zip(with_score) {
+            self.grow(key, by, number, 0, with_score, lag);
+        }
+    }
+
+    fn score(&mut self, key: u64, by: LeaseId, overwrites: bool, attempts: Option<u32>) {
         self.tag += 1;
         let Some(item) = self.model.at(key).cloned() else { return };
         let finals: Vec<u32> = item
@@ -504,12 +633,12 @@ impl Both {
         let of = |number: &u32| value(key, self.tag, *number, SCORE);
         let keys: Vec<u64> = finals.iter().map(of).collect();
         let piece = Piece::new(columns(&keys), parts, &settings()).unwrap();
-        let got = self
-            .state
-            .grow(key, Some(by), Vec::new(), (Some(piece), overwrites), self.now)
-            .unwrap();
+        let late = Late { overwrites, attempts };
+        let got =
+            self.state.grow(key, Some(by), Vec::new(), (Some(piece), late), self.now).unwrap();
         let is_others = item.held.is_some_and(|it| it.holder != by.holder);
-        assert_eq!(got, item.stage == Stage::Settled && !is_others);
+        let is_of_then = attempts.is_none_or(|it| it == item.attempts);
+        assert_eq!(got, item.stage == Stage::Settled && !is_others && is_of_then);
         if got {
             let item = self.model.at(key).unwrap();
             for (number, key) in finals.into_iter().zip(keys) {
@@ -524,6 +653,9 @@ impl Both {
 
     fn take(&mut self, takes: Takes, num: usize, by: LeaseId) {
         let id = (by.holder, by.number);
+        if takes == Takes::Ready {
+            assert_eq!(self.state.num_takable(takes), self.model.num_takable());
+        }
         let num = num.min(self.state.num_takable(takes));
         let taken = self.state.take_growing(takes, num, by, self.now);
         if self.model.ended.contains(&id) {
@@ -540,11 +672,14 @@ impl Both {
                 && match takes {
                     Takes::Open => it.stage == Stage::Open,
                     Takes::Lacking(_) => Model::lacks_score(it),
-                    Takes::Ready => it.stage == Stage::Ready,
+                    Takes::Ready => false,
                 }
         };
-        let expected: Vec<u64> =
-            self.model.items.iter().filter(can_be).take(num).map(|it| it.key).collect();
+        let there: Vec<&ModelItem> = match takes {
+            Takes::Ready => self.model.ready(),
+            _ => self.model.items.iter().filter(can_be).collect(),
+        };
+        let expected: Vec<u64> = there.into_iter().take(num).map(|it| it.key).collect();
         assert_eq!(taken, expected);
         let version = self.model.version;
         for &key in &taken {
@@ -554,6 +689,7 @@ impl Both {
                 item.opened_at.get_or_insert(version);
             }
             if takes == Takes::Ready {
+                item.counts = true;
                 self.model.taken += 1;
             }
         }
@@ -574,11 +710,10 @@ impl Both {
             let Some(item) = self.model.at(key) else { continue };
             match item.held {
                 Some(it) if it != by => expected.push(key),
-                held if ack && item.stage == Stage::Ready => {
+                held if ack && (held.is_none() || item.stage == Stage::Ready) => {
                     item.times += 1;
                     let is_over = times > 0 && item.times >= times;
                     self.model.free_hold(key);
-                    self.model.taken += u64::from(held.is_none());
                     if is_over {
                         self.model.leave(key, Removal::SampledOut);
                     }
@@ -606,13 +741,25 @@ impl Both {
         }
         self.model.version = version;
         self.model.taken = 0;
-        let keys: Vec<u64> = self.model.items.iter().map(|it| it.key).collect();
-        for key in keys {
-            let item = self.model.at(key).unwrap().clone();
-            let is_taken = item.stage == Stage::Ready && item.held.is_some();
-            if !is_taken && self.model.is_stale(&item) {
-                self.model.become_stale(key);
-            }
+        self.model.items.iter_mut().for_each(|it| it.counts = false);
+        self.model.check_staleness();
+    }
+
+    fn configure(&mut self, new: RolloutSettings) {
+        let change = RolloutsChange { settings: new.clone(), item: vec!["prompt".into()] };
+        let change = TableChange { rollouts: Some(Box::new(change)), ..TableChange::default() };
+        let after = change.apply(&self.config).unwrap();
+        assert_eq!(after.rollouts.as_deref(), Some(&new));
+        self.state.configure(&after);
+        while self.state.has_unchecked() {
+            self.state.check_staleness();
+        }
+        self.config = after;
+        let staleness = |it: &RolloutSettings| (it.max_staleness, it.on_stale);
+        let is_other = staleness(&new) != staleness(&self.model.settings);
+        self.model.settings = new;
+        if is_other {
+            self.model.check_staleness();
         }
     }
 
@@ -635,12 +782,19 @@ impl Both {
             }
             Step::Grow { at, holder, number, how, with_score, lag } => {
                 if let Some(key) = self.key_at(at) {
-                    self.grow(key, lease(holder, 100), number, how, with_score, lag);
+                    let by = self.by(key, holder);
+                    self.grow(key, by, number, how, with_score, lag);
                 }
             }
-            Step::Score { at, holder, overwrites } => {
+            Step::Finish { at, with_score, lag } => {
                 if let Some(key) = self.key_at(at) {
-                    self.score(key, lease(holder, 100), overwrites);
+                    self.finish(key, with_score, lag);
+                }
+            }
+            Step::Score { at, holder, overwrites, attempts } => {
+                if let Some(key) = self.key_at(at) {
+                    let by = self.by(key, holder);
+                    self.score(key, by, overwrites, attempts);
                 }
             }
             Step::Take { takes, num, holder, number } => {
@@ -650,19 +804,13 @@ impl Both {
             Step::Settle { holder, number, part, ack } => {
                 self.settle(lease(holder, number), part, ack);
             }
-            Step::End { holder, is_lost } => {
-                self.state.end_holder(holder, is_lost);
-                let held = self
-                    .model
-                    .items
-                    .iter()
-                    .filter(|it| it.held.is_some_and(|lease| lease.holder == holder));
-                let keys: Vec<u64> = held.map(|it| it.key).collect();
-                for key in keys {
-                    self.model.release(key, is_lost);
+            Step::SettleHeld { which, part, ack } => {
+                let leases = &self.model.leases;
+                if let Some(&(holder, number)) = leases.keys().nth(which % leases.len().max(1)) {
+                    self.settle(lease(holder, number), part, ack);
                 }
-                self.model.ended.retain(|(it, _)| *it != holder);
             }
+            Step::End { holder, is_lost } => self.end(holder, is_lost),
             Step::SetVersion { by, rewind } => self.set_version(self.model.version + by, rewind),
             Step::Delete { at } => {
                 if let Some(key) = self.key_at(at) {
@@ -671,6 +819,21 @@ impl Both {
                 }
             }
             Step::Restart => self.restart(),
+            Step::Configure { backlog, slack, on_stale, min_rollouts, max_attempts } => {
+                let can_wait = backlog.is_some() && self.model.times == 1;
+                let is_possible = on_stale != OnStale::Wait || can_wait;
+                let max_staleness = slack.map(|slack| backlog.map_or(0, |it| it.0) + slack);
+                self.configure(RolloutSettings {
+                    min_rollouts,
+                    ahead: backlog.map(|it| it.0),
+                    items_per_version: backlog.map(|it| it.1),
+                    max_staleness,
+                    on_stale: if is_possible { on_stale } else { OnStale::Keep },
+                    open_timeout: Some(Duration::from_secs(1)),
+                    max_attempts,
+                    ..settings()
+                });
+            }
             Step::Sample => self.sample(),
             Step::Update { at, priority } => {
                 if let Some(key) = self.key_at(at) {
@@ -694,11 +857,21 @@ impl Both {
         self.check();
     }
 
+    fn end(&mut self, holder: u64, is_lost: bool) {
+        self.state.end_holder(holder, is_lost);
+        let is_its = |it: &&ModelItem| it.held.is_some_and(|lease| lease.holder == holder);
+        let keys: Vec<u64> = self.model.items.iter().filter(is_its).map(|it| it.key).collect();
+        for key in keys {
+            self.model.release(key, is_lost);
+        }
+        self.model.ended.retain(|(it, _)| *it != holder);
+    }
+
     /// The same table from what a checkpoint has.
     fn restart(&mut self) {
         let rollouts = self.state.rollouts().unwrap();
         let (kept, mut info) = (Arc::clone(rollouts.kept()), rollouts.info());
-        info.taken = info.taken.saturating_sub(info.ready_held);
+        info.taken = info.taken.saturating_sub(info.taken_held);
         let items = self.state.items().all(AllItems::Test);
         let of = |(handle, item): (u32, &Item)| item.to_stored(self.state.removal_priority(handle));
         let mut whole: Vec<StoredItem> = items.map(of).chain(kept.ready_held()).collect();
@@ -714,17 +887,22 @@ impl Both {
         state.forget_incomplete();
         state.repair_counters(&self.config);
         *state.statistics_mut() = *self.state.statistics();
+        while state.has_unchecked() {
+            state.check_staleness();
+        }
         self.state = state;
-        self.model.taken = info.taken;
+        self.model.taken -= self.model.items.iter().filter(|it| it.counts).count() as u64;
         self.model.leases.clear();
         self.model.ended.clear();
         self.model.known.clear();
         for item in &mut self.model.items {
             item.held = None;
+            item.counts = false;
             if item.rollouts.is_empty() {
                 item.opened_at = None;
             }
         }
+        self.model.check_staleness();
     }
 
     /// A learner that knows of no rollouts.
@@ -786,15 +964,193 @@ impl Both {
     }
 }
 
+#[test]
+fn another_time_for_open_items_counts_from_its_change() {
+    let mut both = Both::new(1);
+    let (began, second) = (both.now, Duration::from_secs(1));
+    both.insert(1, 1, None);
+    both.take(Takes::Open, 1, lease(1, 1));
+    let rollouts = both.state.rollouts_mut().unwrap();
+    assert_eq!(rollouts.open_since(began), [1]);
+    let new = RolloutSettings { open_timeout: Some(second), ..settings() };
+    rollouts.configure(Arc::new(new.clone()), began + 50 * second);
+    assert_eq!(rollouts.open_since(began + 49 * second), [0; 0]);
+    assert_eq!(rollouts.open_since(began + 50 * second), [1]);
+    // Another setting leaves the time as it is.
+    rollouts.configure(Arc::new(RolloutSettings { max_attempts: 9, ..new }), began + 90 * second);
+    assert_eq!(rollouts.open_since(began + 50 * second), [1]);
+}
+
+#[test]
+fn only_open_items_are_held_for_too_long() {
+    let mut both = Both::new(1);
+    let (began, second) = (both.now, Duration::from_secs(1));
+    both.insert(1, 1, None);
+    both.finish(1, [true; 3], 0);
+    both.take(Takes::Ready, 1, lease(1, 1));
+    both.insert(2, 2, None);
+    both.take(Takes::Open, 1, lease(1, 2));
+    both.insert(3, 3, None);
+    both.now += second;
+    both.take(Takes::Open, 1, lease(1, 3));
+    let rollouts = both.state.rollouts().unwrap();
+    assert_eq!(rollouts.open_since(began), [2]);
+    assert_eq!(BTreeSet::from_iter(rollouts.open_since(began + second)), BTreeSet::from([2, 3]));
+}
+
+#[test]
+fn a_ready_item_that_was_lost_often_comes_again() {
+    let mut both = Both::new(1);
+    both.insert(1, 1, None);
+    both.finish(1, [true; 3], 0);
+    for number in 0..5 {
+        both.take(Takes::Ready, 1, lease(1, number));
+        both.run(Step::End { holder: 1, is_lost: true });
+    }
+    let item = both.model.at(1).unwrap();
+    assert_eq!((item.attempts, item.stage), (5, Stage::Ready));
+}
+
+#[test]
+fn an_item_that_is_trained_again_may_be_stale() {
+    let mut both = Both::new(0);
+    both.insert(1, 1, None);
+    both.finish(1, [true; 3], 0);
+    both.take(Takes::Ready, 1, lease(1, 1));
+    both.set_version(9, false);
+    both.settle(lease(1, 1), None, true);
+    both.take(Takes::Ready, 1, lease(1, 2));
+    assert_eq!(both.model.at(1).unwrap().held, Some(lease(1, 2)));
+}
+
+#[test]
+fn an_item_that_was_lost_too_often_has_its_final_rollouts() {
+    let mut both = Both::new(1);
+    both.insert(1, 1, None);
+    for number in 0..3 {
+        both.take(Takes::Open, 1, lease(1, number));
+        both.grow(1, lease(1, number), 0, 5, true, 1);
+        both.grow(1, lease(1, number), 1, 0, true, 0);
+        both.grow(1, lease(1, number), 2, 0, true, 0);
+        both.run(Step::End { holder: 1, is_lost: true });
+    }
+    // The partial rollout is gone, and with it its age.
+    let item = both.state.rollouts().unwrap().get(1).unwrap();
+    let numbers: Vec<u32> = item.sequences.iter().map(|sequence| sequence.rollout).collect();
+    assert_eq!((item.stage, numbers, item.oldest()), (Stage::Ready, vec![1, 2], Some(0)));
+}
+
+#[test]
+fn the_first_opening_of_an_item_counts() {
+    let mut both = Both::new(1);
+    both.insert(1, 1, None);
+    both.take(Takes::Open, 1, lease(1, 1));
+    both.grow(1, lease(1, 1), 0, 7, false, 0);
+    both.settle(lease(1, 1), None, false);
+    both.set_version(1, false);
+    both.take(Takes::Open, 1, lease(1, 2));
+    assert_eq!(both.state.rollouts().unwrap().get(1).unwrap().oldest(), Some(0));
+}
+
+#[test]
+fn a_repeated_insert_is_known_after_its_item_has_left() {
+    let mut both = Both::new(1);
+    for key in [1, 2, 3] {
+        both.insert(key, key, None);
+        both.run(Step::Delete { at: 0 });
+    }
+    both.insert(1, 1, None);
+    both.check();
+    assert_eq!(both.state.statistics().inserts, 3);
+}
+
+#[test]
+fn a_full_memory_gives_the_newest_free_item_up_first() {
+    let mut both = Both::new(1);
+    for key in [1, 2, 3, 4] {
+        both.insert(key, key, None);
+    }
+    let by = [lease(1, 1), lease(2, 1)];
+    both.grow(1, by[0], 0, 0, true, 0);
+    both.run(Step::End { holder: 1, is_lost: false });
+    // A settled one, which lacks its scores.
+    for number in 0..ROLLOUTS {
+        both.grow(2, by[0], number, 0, false, 0);
+    }
+    both.grow(3, by[1], 0, 0, true, 0);
+    let with_rollouts = |both: &Both| -> Vec<u64> {
+        let has =
+            |key: &u64| !both.state.rollouts().unwrap().get(*key).unwrap().rollouts.is_empty();
+        [1, 2, 3, 4].into_iter().filter(has).collect()
+    };
+    for left in [vec![1, 3], vec![3], vec![]] {
+        assert!(both.state.give_up_unfinished(false));
+        assert_eq!(with_rollouts(&both), left);
+    }
+    assert!(!both.state.give_up_unfinished(false));
+}
+
+#[test]
+fn a_full_memory_waits_for_learners_of_ready_items() {
+    let mut both = Both::new(1);
+    both.insert(1, 1, None);
+    both.finish(1, [true; 3], 0);
+    both.insert(2, 2, None);
+    both.grow(2, lease(1, 1), 0, 0, true, 0);
+    assert!(!both.state.give_up_unfinished(false));
+    both.take(Takes::Ready, 1, lease(2, 1));
+    assert!(!both.state.give_up_unfinished(false));
+    both.settle(lease(2, 1), None, true);
+    assert!(both.state.give_up_unfinished(false));
+}
+
+#[test]
+fn an_item_is_given_up_as_often_as_the_memory_is_full() {
+    let mut both = Both::new(1);
+    both.insert(1, 1, None);
+    for attempts in 1..=9 {
+        both.grow(1, lease(1, 1), 0, 0, true, 0);
+        assert!(both.state.give_up_unfinished(false));
+        let item = both.state.rollouts().unwrap().get(1).unwrap();
+        assert_eq!((item.attempts, item.lost_attempts()), (attempts, 0));
+        both.model.free_hold(1);
+        both.model.at(1).unwrap().rollouts.clear();
+    }
+    assert_eq!(both.state.statistics().removed.of(Removal::Bytes), 0);
+}
+
+#[test]
+fn a_new_item_waits_at_three_quarters_of_the_bytes() {
+    let mut both = Both::new(1);
+    (1..=7).for_each(|key| both.insert(key, key, None));
+    both.state.account_mut().book();
+    let bytes = both.state.account().bytes();
+    let mut has_room = |max_bytes| {
+        let memory = MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Wait };
+        both.state.configure(&TableConfig { memory, ..both.config.clone() });
+        both.state.has_room_for(&new_item(8, 8, None))
+    };
+    assert!(!has_room(bytes / 7 * 8));
+    assert!(has_room(2 * bytes));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn a_table_with_rollouts_is_like_its_model(
         times in 0..3i32,
+        waits in any::<bool>(),
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let mut both = Both::new(times);
+        let mut both = Both::new(if waits { 1 } else { times });
+        if waits {
+            both.configure(RolloutSettings {
+                on_stale: OnStale::Wait,
+                open_timeout: Some(Duration::from_secs(1)),
+                ..settings()
+            });
+        }
         for step in steps {
             both.run(step);
         }

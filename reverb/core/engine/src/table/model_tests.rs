@@ -27,6 +27,7 @@ pub(super) enum Operation {
         removal_priority: Option<f64>,
         chunks: Vec<u64>,
         times_sampled: i32,
+        replaces: bool,
     },
     Sample(usize),
     Update(Vec<(u64, f64)>),
@@ -253,22 +254,31 @@ struct Pair {
     model: Model,
     /// Number of lost items, also before a reset.
     num_lost: u64,
+    num_replaced: u64,
 }
 
 impl Pair {
     fn new(config: TableConfig) -> Self {
-        Self { state: TableState::new(&config), config, model: Model::default(), num_lost: 0 }
+        let (state, model) = (TableState::new(&config), Model::default());
+        Self { config, state, model, num_lost: 0, num_replaced: 0 }
     }
 
     fn apply(&mut self, operation: &Operation, chunks: &mut Chunks) {
         match operation {
-            Operation::Insert { key, priority, removal_priority, chunks: keys, times_sampled } => {
+            Operation::Insert {
+                key,
+                priority,
+                removal_priority,
+                chunks: keys,
+                times_sampled,
+                replaces,
+            } => {
                 let allowed = self.model.can_insert(&self.config.rate_limiter);
                 assert_eq!(self.state.limiter().can_insert(1), allowed);
                 if allowed {
-                    let removal_priority = *removal_priority;
+                    let (removal_priority, replaces) = (*removal_priority, *replaces);
                     let item = new_item(*key, *priority, *times_sampled, keys, chunks);
-                    let item = NewItem { removal_priority, ..item };
+                    let item = NewItem { removal_priority, replaces, ..item };
                     self.insert(item, keys, chunks);
                 }
             }
@@ -299,7 +309,7 @@ impl Pair {
     }
 
     fn insert(&mut self, item: NewItem, keys: &[u64], chunks: &Chunks) {
-        let NewItem { key, mut priority, removal_priority, times_sampled, .. } = item;
+        let NewItem { key, mut priority, removal_priority, times_sampled, replaces, .. } = item;
         if is_max_priority(priority) {
             priority = self.model.max_priority(&self.config.sampler);
         }
@@ -310,9 +320,18 @@ impl Pair {
         }
         let model = &mut self.model;
         let removal = removal_priority.map(|priority| (priority, model.touches + 1));
+        let mut counts = true;
         if let Some(item) = model.find(key) {
-            item.removal = removal.or(item.removal);
-            return model.update(key, priority);
+            // The same first chunk shows that it has come before.
+            if !replaces || item.chunks[0] == keys[0] {
+                item.removal = removal.or(item.removal);
+                return model.update(key, priority);
+            }
+            let RateLimiterConfig { samples_per_insert, .. } = self.config.rate_limiter;
+            counts = self.config.max_times_sampled <= 0
+                || f64::from(item.times_sampled) >= samples_per_insert;
+            model.delete(key);
+            self.num_replaced += 1;
         }
         if model.items.is_empty() {
             model.largest = f64::NEG_INFINITY;
@@ -330,7 +349,11 @@ impl Pair {
             removal,
             epoch: -1,
         });
-        model.inserts += 1;
+        if counts {
+            model.inserts += 1;
+        } else {
+            model.deletes -= 1;
+        }
         self.evict(chunks);
     }
 
@@ -476,6 +499,7 @@ impl Pair {
         let left: u64 = Removal::ALL.map(|reason| statistics.removed.of(reason)).iter().sum();
         assert_eq!(statistics.inserts, left + model.items.len() as u64);
         assert_eq!(statistics.removed.of(Removal::Lost), self.num_lost);
+        assert_eq!(statistics.removed.of(Removal::Replaced), self.num_replaced);
         assert_eq!(left, statistics.removed.unsampled() + statistics.removed.sampled().count());
     }
 }
@@ -527,15 +551,11 @@ pub(super) fn operations() -> impl Strategy<Value = Operation> {
     let chunks = prop::collection::vec(0..NUM_CHUNKS, 1..4);
     let new_priority = prop_oneof![3 => priorities(), 1 => Just(MAX_PRIORITY)];
     let removal_priority = prop_oneof![3 => Just(None), 1 => priorities().prop_map(Some)];
-    let insert = (key.clone(), new_priority, removal_priority, chunks, 0i32..3).prop_map(
-        |(key, priority, removal_priority, chunks, times_sampled)| Operation::Insert {
-            key,
-            priority,
-            removal_priority,
-            chunks,
-            times_sampled,
-        },
-    );
+    let item = (key.clone(), new_priority, removal_priority, chunks, 0i32..3, any::<bool>());
+    let insert =
+        item.prop_map(|(key, priority, removal_priority, chunks, times_sampled, replaces)| {
+            Operation::Insert { key, priority, removal_priority, chunks, times_sampled, replaces }
+        });
     prop_oneof![
         8 => insert,
         4 => prop_oneof![1usize..4, 30usize..90].prop_map(Operation::Sample),

@@ -7,6 +7,7 @@ use reverb_data::{Counters, StoredItem, TableConfig};
 
 use super::Table;
 use super::checks::{check_priority, check_removal_priority, no_rollouts};
+use super::clock::Activity;
 use super::state::TableState;
 use super::statistics::Statistics;
 
@@ -146,8 +147,14 @@ impl Table {
         let mut shared = self.shared.lock();
         debug_assert!(shared.state.changes().is_none(), "commits begin after a load");
         let before = std::mem::replace(&mut shared.state, restored.state);
+        let has_unchecked = shared.state.has_unchecked();
         drop(shared);
         drop(before);
+        if has_unchecked {
+            // An operation checks the staleness of items as long as some are left. The table is
+            // open, so it does not fail.
+            let _ = self.operate(Activity::Running, |shared, _| shared.state.check_staleness());
+        }
     }
 }
 

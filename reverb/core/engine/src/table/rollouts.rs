@@ -22,6 +22,9 @@ use reverb_data::rollouts::{
 };
 use reverb_data::{StoredItem, Trajectory};
 
+use super::ages::{Age, Ages, Pace};
+use super::statistics::{Removal, Removed};
+
 /// Number of keys of inserts, and of ended leases of a holder, that are known for repeats.
 const NUM_KNOWN: usize = 1024;
 
@@ -30,6 +33,8 @@ const NUM_KNOWN: usize = 1024;
 pub(super) struct Lease {
     pub(super) id: LeaseId,
     pub(super) since: Instant,
+    /// How many versions had been set by then.
+    num_versions: u64,
 }
 
 /// Items of one kind that can be taken.
@@ -54,6 +59,8 @@ pub struct Growing {
     pub stage: Stage,
     /// Number of times that it was lost or became stale.
     pub attempts: u32,
+    /// Those of them that were given up for lack of memory. They do not count for `max_attempts`.
+    pub given_up: u32,
     /// Version of the table when it was first taken as an open item.
     pub opened_at: Option<i64>,
     /// Its rollouts so far, by number.
@@ -68,6 +75,8 @@ pub struct Growing {
     pub values: GrowingValues,
     /// Who holds it.
     pub(super) lease: Option<Lease>,
+    /// Its age as [`Ages`] counts it.
+    pub(super) age: Option<Age>,
 }
 
 /// Values of an item that is aside.
@@ -101,6 +110,18 @@ impl Growing {
     pub fn oldest(&self) -> Option<i64> {
         let made = self.rollouts.iter().filter(|it| !matches!(it.outcome, Outcome::Failed(_)));
         made.map(|rollout| rollout.versions.oldest).min().or(self.opened_at)
+    }
+
+    /// Its age; `None` for a bare prompt, and for what a learner has taken.
+    fn age_now(&self) -> Option<Age> {
+        let is_ready = self.stage == Stage::Ready;
+        let oldest = self.oldest().filter(|_| !is_ready || self.lease.is_none())?;
+        Some(Age { oldest, is_ready })
+    }
+
+    /// Number of attempts that count for `max_attempts`.
+    pub(super) fn lost_attempts(&self) -> u32 {
+        self.attempts.saturating_sub(self.given_up)
     }
 
     /// Number of rollouts with this outcome.
@@ -139,6 +160,7 @@ impl Growing {
             order: self.order,
             stage: self.stage,
             attempts: self.attempts,
+            given_up: self.given_up,
             // Nobody has begun with a bare prompt.
             opened_at: self.opened_at.filter(|_| !self.rollouts.is_empty()),
             rollouts: self.rollouts.clone(),
@@ -206,10 +228,28 @@ pub(super) struct Rollouts {
     inserted: VecDeque<u64>,
     /// Number of ready items that are held.
     num_ready_held: u64,
+    /// Number of those that were taken since the version was set.
+    num_taken_held: u64,
+    /// How often the version was set.
+    num_versions: u64,
     /// Number of items in each stage.
     num_in: [u64; 3],
+    /// Order numbers of open items, also of held ones.
+    open: BTreeSet<u64>,
+    /// Ages of items that no learner has taken.
+    ages: Ages,
+    /// Names of clients with a stream for leases, by their numbers.
+    holders: HashMap<u64, Arc<str>>,
+    /// Items that left before the table was restored, by the name of the reason.
+    left_before: BTreeMap<Box<str>, u64>,
+    /// Items that left as failed, and that became stale, since the version was set.
+    left_since_version: (u64, u64),
+    /// Time of the last rollout that was accepted.
+    pub(super) last_rollout: Option<Instant>,
     /// Order of the next item whose staleness is checked.
     pub(super) stale_from: Option<u64>,
+    /// When the time that a client may hold an open item was changed.
+    timed_from: Option<Instant>,
 }
 
 impl Rollouts {
@@ -235,23 +275,45 @@ impl Rollouts {
             ended: HashMap::new(),
             inserted: VecDeque::new(),
             num_ready_held: 0,
+            num_taken_held: 0,
+            num_versions: 0,
             num_in: [0; 3],
+            open: BTreeSet::new(),
+            ages: Ages::default(),
+            holders: HashMap::new(),
+            left_before: BTreeMap::new(),
+            left_since_version: (0, 0),
+            last_rollout: None,
             stale_from: None,
+            timed_from: None,
         }
     }
 
     /// Those of the same table without items. The version stays: generators have it.
     pub(super) fn emptied(&self) -> Self {
-        Self::with(Arc::clone(&self.settings), self.kept.version)
+        Self {
+            holders: self.holders.clone(),
+            left_before: self.left_before.clone(),
+            last_rollout: self.last_rollout,
+            ..Self::with(Arc::clone(&self.settings), self.kept.version)
+        }
     }
 
     pub(super) fn settings(&self) -> &Arc<RolloutSettings> {
         &self.settings
     }
 
-    pub(super) fn configure(&mut self, settings: Arc<RolloutSettings>) {
-        self.settings = settings;
-        self.stale_from = Some(0);
+    /// Changes the settings. All items are checked if others may be too stale now, and what clients
+    /// hold counts its time from now on if the time is another one.
+    pub(super) fn configure(&mut self, settings: Arc<RolloutSettings>, now: Instant) {
+        let before = std::mem::replace(&mut self.settings, settings);
+        let staleness = |it: &RolloutSettings| (it.max_staleness, it.on_stale);
+        if staleness(&before) != staleness(&self.settings) {
+            self.stale_from = Some(0);
+        }
+        if before.open_timeout != self.settings.open_timeout {
+            self.timed_from = Some(now);
+        }
     }
 
     /// All that a checkpoint stores.
@@ -308,6 +370,7 @@ impl Rollouts {
         };
         [info.open, info.settled, info.ready] = self.num_in;
         info.ready_held = self.num_ready_held;
+        info.taken_held = self.num_taken_held;
         info
     }
 
@@ -336,7 +399,11 @@ impl Rollouts {
         }
         self.by_order.insert(item.order, key);
         self.num_in[item.stage as usize] += 1;
+        if item.stage == Stage::Open {
+            self.open.insert(item.order);
+        }
         self.kept_mut().items.insert(key, Arc::new(item));
+        self.count_age(key);
     }
 
     /// Forgets an item that leaves the table; returns it.
@@ -348,6 +415,10 @@ impl Rollouts {
             self.by_name.remove(&item.name);
         }
         self.by_order.remove(&item.order);
+        self.open.remove(&item.order);
+        if let Some(age) = item.age {
+            self.ages.remove(age, item.order);
+        }
         self.num_in[item.stage as usize] -= 1;
         Some(item)
     }
@@ -356,8 +427,33 @@ impl Rollouts {
     pub(super) fn set_stage(&mut self, key: u64, stage: Stage) {
         let Some(item) = self.get_mut(key) else { return };
         let before = std::mem::replace(&mut item.stage, stage);
+        let order = item.order;
         self.num_in[before as usize] -= 1;
         self.num_in[stage as usize] += 1;
+        if stage == Stage::Open {
+            self.open.insert(order);
+        } else {
+            self.open.remove(&order);
+        }
+        self.count_age(key);
+    }
+
+    /// Counts the age of an item, whose stage, lease or rollouts have changed.
+    pub(super) fn count_age(&mut self, key: u64) {
+        let Some(item) = self.get(key) else { return };
+        let (before, now, order) = (item.age, item.age_now(), item.order);
+        if before == now {
+            return;
+        }
+        if let Some(age) = before {
+            self.ages.remove(age, order);
+        }
+        if let Some(age) = now {
+            self.ages.insert(age, order);
+        }
+        if let Some(item) = self.get_mut(key) {
+            item.age = now;
+        }
     }
 
     /// Lists of an item that nobody holds.
@@ -380,6 +476,7 @@ impl Rollouts {
         for takes in lists {
             self.free.entry(takes).or_default().insert(order);
         }
+        self.count_age(key);
     }
 
     /// Removes it from these lists, before it changes.
@@ -411,29 +508,41 @@ impl Rollouts {
 
     /// # Errors
     ///
-    /// `Cancelled` for the number of a lease that has ended.
+    /// `FailedPrecondition` for the number of a lease that has ended.
     pub(super) fn check_lease(&self, id: LeaseId) -> Result<()> {
         if self.ended.get(&id.holder).is_some_and(|ended| ended.contains(&id.number)) {
-            return Err(Error::cancelled(format!("Lease {} of this client has ended.", id.number)));
+            // Clients repeat what was cancelled.
+            return Err(Error::failed_precondition(format!(
+                "Lease {} of this client has ended.",
+                id.number
+            )));
         }
         Ok(())
     }
 
-    /// A client holds an item from now on. The item is in no list, and nobody else's.
+    /// A client holds an item from now on. The item is in no list, and nobody else's. A ready one
+    /// is taken for the present version.
     pub(super) fn lease(&mut self, key: u64, id: LeaseId, since: Instant) {
         self.end_lease_of(key);
         self.unlist(key);
+        let num_versions = self.num_versions;
         let Some(item) = self.get_mut(key) else { return };
-        item.lease = Some(Lease { id, since });
-        self.num_ready_held += u64::from(item.stage == Stage::Ready);
+        item.lease = Some(Lease { id, since, num_versions });
+        let is_taken = u64::from(item.stage == Stage::Ready);
+        self.num_ready_held += is_taken;
+        self.num_taken_held += is_taken;
+        self.kept_mut().taken += is_taken;
         self.leases.entry(id).or_default().push(key);
+        self.count_age(key);
     }
 
     /// Nobody holds an item from now on. It is in no list yet.
     pub(super) fn end_lease_of(&mut self, key: u64) {
         let Some(item) = self.get(key) else { return };
         let Some(Lease { id, .. }) = item.lease else { return };
-        self.num_ready_held -= u64::from(item.stage == Stage::Ready);
+        let (is_ready, is_counted) = (item.stage == Stage::Ready, self.is_counted(item));
+        self.num_ready_held -= u64::from(is_ready);
+        self.num_taken_held -= u64::from(is_counted);
         if let Some(item) = self.get_mut(key) {
             item.lease = None;
         }
@@ -443,6 +552,31 @@ impl Rollouts {
                 self.leases.remove(&id);
             }
         }
+        self.count_age(key);
+    }
+
+    /// True for a ready item that a client has taken since the version was set.
+    fn is_counted(&self, item: &Growing) -> bool {
+        let is_of_version = |lease: Lease| lease.num_versions == self.num_versions;
+        item.stage == Stage::Ready && item.lease.is_some_and(is_of_version)
+    }
+
+    /// An item that a client holds, and gives back or loses, does not count as taken any more.
+    pub(super) fn give_back(&mut self, key: u64) {
+        if self.get(key).is_some_and(|item| self.is_counted(item)) {
+            let kept = self.kept_mut();
+            kept.taken = kept.taken.saturating_sub(1);
+        }
+    }
+
+    /// Sets the version of the policy. Nothing is taken for it yet.
+    pub(super) fn begin_version(&mut self, version: i64) {
+        self.num_versions += 1;
+        self.num_taken_held = 0;
+        self.left_since_version = (0, 0);
+        let kept = self.kept_mut();
+        kept.version = version;
+        kept.taken = 0;
     }
 
     /// Ends the number of a lease: it takes nothing from now on.
@@ -462,20 +596,147 @@ impl Rollouts {
         self.leases.keys().copied().filter(|id| id.holder == holder).collect()
     }
 
-    /// Forgets the ended leases of a client that is gone.
+    /// Forgets the name and the ended leases of a client that is gone.
     pub(super) fn forget_holder(&mut self, holder: u64) {
         self.ended.remove(&holder);
+        self.holders.remove(&holder);
     }
 
-    /// Keys of open items that one client holds since this time or before.
+    /// Notes the name of a client that may take items.
+    pub(super) fn name_holder(&mut self, holder: u64, name: Arc<str>) {
+        self.holders.insert(holder, name);
+    }
+
+    /// Name of a client that holds items, for people.
+    pub(super) fn name_of(&self, holder: u64) -> Arc<str> {
+        let name = self.holders.get(&holder).filter(|name| !name.is_empty());
+        name.map_or_else(|| format!("client {holder:x}").into(), Arc::clone)
+    }
+
+    /// The open item that was inserted first.
+    pub(super) fn oldest_open(&self) -> Option<&Growing> {
+        self.get(*self.by_order.get(self.open.first()?)?)
+    }
+
+    /// Key of the newest item with rollouts that no learner has: a free one before a held one.
+    pub(super) fn newest_with_rollouts(&self) -> Option<u64> {
+        let is_taken = |it: &Growing| it.stage == Stage::Ready && it.lease.is_some();
+        let has_rollouts =
+            |key: &u64| self.get(*key).is_some_and(|it| !it.rollouts.is_empty() && !is_taken(it));
+        let is_free = |key: &u64| self.get(*key).is_some_and(|item| item.lease.is_none());
+        let mut newest = self.by_order.values().rev().copied().filter(has_rollouts);
+        let first = newest.next()?;
+        Some(std::iter::once(first).chain(newest).find(is_free).unwrap_or(first))
+    }
+
+    /// Number of open items that clients hold.
+    pub(super) fn num_open_held(&self) -> u64 {
+        (self.open.len() - self.num_free(Takes::Open)) as u64
+    }
+
+    /// Number of settled items that clients hold. Visits all items that are held.
+    pub(super) fn num_settled_held(&self) -> u64 {
+        let held = self.leases.values().flatten();
+        held.filter(|key| self.get(**key).is_some_and(|it| it.stage == Stage::Settled)).count()
+            as u64
+    }
+
+    /// Columns that free settled items lack.
+    pub(super) fn lacking_columns(&self) -> impl Iterator<Item = u32> {
+        self.free.iter().filter_map(|(takes, list)| match takes {
+            Takes::Lacking(column) if !list.is_empty() => Some(*column),
+            _ => None,
+        })
+    }
+
+    /// The lease on items of this stage that has lasted longest, and their number.
+    pub(super) fn oldest_lease(&self, stage: Stage) -> Option<(Lease, usize)> {
+        let first = |(_, keys): (&LeaseId, &Vec<u64>)| {
+            let item = self.get(*keys.first()?).filter(|item| item.stage == stage)?;
+            Some((item.lease?, keys.len()))
+        };
+        self.leases.iter().filter_map(first).min_by_key(|(lease, _)| lease.since)
+    }
+
+    /// Notes how many items had left before the table was restored.
+    pub(super) fn restore_left(&mut self, left: &[(Box<str>, u64)]) {
+        self.left_before = left.iter().cloned().collect();
+    }
+
+    /// Numbers of items that left since the table was first made.
+    pub(super) fn left(&self, removed: &Removed) -> Vec<(Box<str>, u64)> {
+        let mut left = self.left_before.clone();
+        for reason in Removal::ALL {
+            *left.entry(reason.name().into()).or_default() += removed.of(reason);
+        }
+        left.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// Items that left as failed, and that became stale, since the version was set.
+    pub(super) fn left_since_version(&self) -> (u64, u64) {
+        self.left_since_version
+    }
+
+    /// Counts an item that leaves as failed.
+    pub(super) fn count_failed(&mut self) {
+        self.left_since_version.0 += 1;
+    }
+
+    /// Counts an item that is too stale.
+    pub(super) fn count_stale(&mut self) {
+        self.left_since_version.1 += 1;
+    }
+
+    /// Keys of open items that one client holds since this time or before; of settled ones, too, if
+    /// others wait for them. None if the time that a client has was changed later.
     pub(super) fn open_since(&self, time: Instant) -> Vec<u64> {
+        if self.timed_from.is_some_and(|from| from > time) {
+            return Vec::new();
+        }
         let keys = self.leases.values().flatten().copied();
         let is_late = |&key: &u64| {
             self.get(key).is_some_and(|item| {
-                item.stage == Stage::Open && item.lease.is_some_and(|lease| lease.since <= time)
+                self.has_limited_hold(item) && item.lease.is_some_and(|it| it.since <= time)
             })
         };
         keys.filter(is_late).collect()
+    }
+
+    fn has_limited_hold(&self, item: &Growing) -> bool {
+        match item.stage {
+            Stage::Open => true,
+            Stage::Settled => self.settings.on_stale == OnStale::Wait,
+            Stage::Ready => false,
+        }
+    }
+
+    fn pace(&self) -> Option<Pace> {
+        Pace::new(&self.settings, self.kept.version, self.kept.taken)
+    }
+
+    /// Number of ready items that may be taken now without making others too stale. None while
+    /// items that are too stale by a new version are still to be made again.
+    pub(super) fn num_fresh_enough(&self) -> usize {
+        let is_staler = |oldest| self.stale_from.is_some() && self.is_staler(oldest);
+        if self.ages.oldest_ready().is_some_and(is_staler) {
+            return 0;
+        }
+        self.pace().map_or(usize::MAX, |pace| self.ages.num_takable(pace).0)
+    }
+
+    /// Keys of the ready items, oldest tokens first, if they are taken in this order.
+    pub(super) fn oldest_ready(&self, num: usize) -> Option<Vec<u64>> {
+        let waits = self.settings.on_stale == OnStale::Wait;
+        waits.then(|| self.ages.ready().take(num).map(|order| self.by_order[&order]).collect())
+    }
+
+    /// The oldest item that is not ready, and how many that are not ready allow no more takes; if
+    /// some do.
+    pub(super) fn oldest_unready(&self) -> Option<(&Growing, usize)> {
+        let (_, because) = self.ages.num_takable(self.pace()?);
+        let num = self.ages.num_unready(because?);
+        let oldest = self.by_order.get(&self.ages.oldest_unready()?)?;
+        Some((self.get(*oldest)?, num))
     }
 
     /// Keys of the next items whose staleness is to be checked, at most `num`.
@@ -498,9 +759,10 @@ impl Rollouts {
     }
 
     /// True if what this version made is staler than allowed. With `OnStale::Keep` nothing is.
+    /// With `OnStale::Wait` it happens if the version makes a leap, such as after a restart.
     fn is_staler(&self, oldest: i64) -> bool {
         let most = self.settings.max_staleness;
-        let most = most.filter(|_| self.settings.on_stale == OnStale::Again);
+        let most = most.filter(|_| self.settings.on_stale != OnStale::Keep);
         most.is_some_and(|most| self.kept.version.saturating_sub(oldest) > i64::from(most))
     }
 
@@ -518,7 +780,7 @@ mod checks {
         /// Every list says the same.
         pub(in crate::table) fn check(&self) {
             assert_eq!(self.by_order.len(), self.len());
-            let mut held = 0;
+            let (mut held, mut counted) = (0, 0);
             for (&key, item) in &self.kept.items {
                 assert_eq!(self.by_order.get(&item.order), Some(&key));
                 if !item.name.is_empty() {
@@ -531,9 +793,11 @@ mod checks {
                 if let Some(lease) = item.lease {
                     assert!(self.leases[&lease.id].contains(&key));
                     held += u64::from(item.stage == Stage::Ready);
+                    counted += u64::from(self.is_counted(item));
                 }
             }
-            assert_eq!(self.num_ready_held, held);
+            assert_eq!((self.num_ready_held, self.num_taken_held), (held, counted));
+            assert!(self.num_taken_held <= self.kept.taken);
             let in_stage =
                 |stage| self.kept.items.values().filter(|item| item.stage == stage).count() as u64;
             assert_eq!(self.num_in, [Stage::Open, Stage::Settled, Stage::Ready].map(in_stage));
@@ -543,6 +807,12 @@ mod checks {
             let leased: usize = self.leases.values().map(Vec::len).sum();
             assert_eq!(leased, self.kept.items.values().filter(|it| it.lease.is_some()).count());
             assert!(self.by_name.len() <= self.len());
+            let open = self.kept.items.values().filter(|item| item.stage == Stage::Open);
+            assert_eq!(self.open, open.map(|item| item.order).collect());
+            let all = self.kept.items.values();
+            assert!(all.clone().all(|item| item.age == item.age_now()));
+            let ages = all.filter_map(|item| Some((item.order, item.age?)));
+            assert_eq!(self.ages.all(), ages.collect());
         }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sample requests of a table: the first attempt, and the wait of those that are queued.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_base::{Error, Result};
@@ -8,6 +9,7 @@ use reverb_data::{SampleOptions, Sampled};
 use tokio::sync::oneshot;
 
 use super::clock::Activity;
+use super::presence::Presence;
 use super::state::MAX_SAMPLE_ITEMS;
 use super::wait_queues::{Answer, RequestId};
 use super::{Shared, Table};
@@ -48,11 +50,12 @@ impl Table {
         timeout: Option<Duration>,
         options: SampleOptions,
     ) -> Result<Vec<Sampled>> {
-        self.sample_until(num, timeout, options, std::future::pending()).await
+        self.sample_until(num, timeout, options, std::future::pending(), None).await
     }
 
     /// Like [`Table::sample_with`]. When `interrupted` completes, a blocked call leaves the queue
-    /// and fails with its error; nothing was sampled for it then.
+    /// and fails with its error; nothing was sampled for it then. While it is in doubt whether the
+    /// caller is there, a blocked call gets nothing.
     ///
     /// # Errors
     ///
@@ -63,6 +66,7 @@ impl Table {
         timeout: Option<Duration>,
         options: SampleOptions,
         interrupted: impl Future<Output = Error>,
+        presence: Option<Arc<Presence>>,
     ) -> Result<Vec<Sampled>> {
         if num == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
@@ -84,7 +88,7 @@ impl Table {
                 return Ok(Waiting {
                     table: self,
                     id,
-                    answer: shared.queues.wait(id),
+                    answer: shared.queues.wait(id, presence),
                     is_over: false,
                 });
             }
@@ -124,6 +128,12 @@ impl Table {
         }
         // The request was answered just before.
         waiting.answer().await
+    }
+
+    /// Serves requests again, after a caller that was in doubt has turned out to be there.
+    pub fn serve_again(&self) {
+        // A closed table has no requests.
+        let _ = self.operate(Activity::Running, |_, _| ());
     }
 
     /// Counts the steps of all items at the first request for a window, some under each lock, so
@@ -289,6 +299,62 @@ mod tests {
     async fn keys(table: &Table, length: u32) -> Vec<u64> {
         let sampled = timeout(SOON, table.sample_with(2, None, of(length))).await;
         sampled.expect("soon").unwrap().iter().map(|item| item.key).collect()
+    }
+
+    /// A request of a caller that has come to the queue as number `place`.
+    async fn queued(
+        table: &Arc<Table>,
+        presence: &Arc<Presence>,
+        place: usize,
+    ) -> tokio::task::JoinHandle<Vec<u64>> {
+        let (waits, presence) = (Arc::clone(table), Some(Arc::clone(presence)));
+        let request = tokio::spawn(async move {
+            let (options, forever) = (SampleOptions::default(), std::future::pending());
+            let sampled = waits.sample_until(2, None, options, forever, presence).await;
+            sampled.unwrap().iter().map(|item| item.key).collect()
+        });
+        while table.shared.lock().queues.queued_samples() < place {
+            tokio::task::yield_now().await;
+        }
+        request
+    }
+
+    /// An empty queue.
+    fn queue() -> Arc<Table> {
+        Table::new(TableConfig { max_times_sampled: 1, ..config(100) }).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_may_have_left_gets_nothing() {
+        let table = queue();
+        let (first, second) = (Arc::default(), Arc::default());
+        let leaves = queued(&table, &first, 1).await;
+        let stays = queued(&table, &second, 2).await;
+        first.note_event();
+        insert(&table, 1, 1);
+        assert_eq!(timeout(SOON, stays).await.unwrap().unwrap(), [1]);
+        insert(&table, 2, 1);
+        leaves.abort();
+        assert!(leaves.await.unwrap_err().is_cancelled());
+        assert_eq!(table.try_sample(1).unwrap()[0].key, 2);
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_is_there_after_all_gets_what_came_meanwhile() {
+        let table = queue();
+        let presence = Arc::default();
+        let request = queued(&table, &presence, 1).await;
+        presence.note_event();
+        presence.note_event();
+        insert(&table, 1, 1);
+        // Another event has come since it looked.
+        assert!(presence.explain(1));
+        table.serve_again();
+        assert_eq!((table.len(), request.is_finished()), (1, false));
+        assert!(presence.explain(presence.num_events()));
+        assert!(!presence.explain(presence.num_events()));
+        table.serve_again();
+        assert_eq!(timeout(SOON, request).await.unwrap().unwrap(), [1]);
     }
 
     #[tokio::test]

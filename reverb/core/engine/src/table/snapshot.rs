@@ -325,10 +325,10 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_item_is_in_the_snapshot_with_its_former_removal_priority() {
+    fn an_updated_item_is_in_the_snapshot_with_its_former_removal_priority() {
         let table = table(10);
         let confirm: Arc<dyn Confirm> = Arc::new(IgnoreConfirm);
-        let replace = |removal_priority| {
+        let update = |removal_priority| {
             let items = [1, 2].map(|key| NewItem { removal_priority, ..item(key) });
             table.insert(items.to_vec(), &confirm).unwrap();
         };
@@ -337,10 +337,10 @@ mod tests {
             table.mutate(&[], &[1]).unwrap();
             insert(&table, 1);
             if before.is_some() {
-                replace(before);
+                update(before);
             }
             let cut = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
-            replace(after);
+            update(after);
             let items = cut.copy().remove(0).items;
             assert_eq!(
                 items.iter().map(|item| item.removal_priority).collect::<Vec<_>>(),
@@ -408,8 +408,10 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// Insert of an item, or its replacement, with this removal priority.
+        /// Insert of an item, or its new priority, with this removal priority.
         Insert(u64, Option<f64>),
+        /// Insert of an item that takes the place of the one with its key.
+        Replace(u64, Option<f64>),
         Sample(usize),
         Update(u64, f64),
         Delete(u64),
@@ -424,6 +426,8 @@ mod tests {
         prop_oneof![
             4 => (key.clone(), prop::option::of(0.0..9.0))
                 .prop_map(|(key, removal_priority)| Step::Insert(key, removal_priority)),
+            3 => (key.clone(), prop::option::of(0.0..9.0))
+                .prop_map(|(key, removal_priority)| Step::Replace(key, removal_priority)),
             2 => (1..5usize).prop_map(Step::Sample),
             2 => (key.clone(), 0.0..9.0).prop_map(|(key, priority)| Step::Update(key, priority)),
             2 => key.clone().prop_map(Step::Delete),
@@ -437,6 +441,12 @@ mod tests {
         match *step {
             Step::Insert(key, removal_priority) => {
                 state.insert(NewItem { removal_priority, ..item(key) }, 0);
+            }
+            Step::Replace(key, removal_priority) => {
+                // Its chunk has another key than those that `Insert` and `Replace` have inserted.
+                let chunk = state.statistics().inserts + 1000;
+                let new = NewItem { key, replaces: true, removal_priority, ..item(chunk) };
+                state.insert(new, 0);
             }
             Step::Sample(num) => state.sample(&mut Batch::new(num, SampleOptions::default())),
             Step::Update(key, priority) => state.update(&[(key, priority)], &mut Vec::new()),

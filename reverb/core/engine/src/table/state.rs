@@ -26,7 +26,7 @@ use rand::rngs::SmallRng;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::rollouts::Refusal;
 use reverb_data::{
-    Counters, MaxPriority, MemoryConfig, NewItem, ServerAccount, StoredItem, TableAccount,
+    Chunk, Counters, MaxPriority, MemoryConfig, NewItem, ServerAccount, StoredItem, TableAccount,
     TableConfig, Totals, Trajectory, is_max_priority,
 };
 use smallvec::SmallVec;
@@ -48,6 +48,13 @@ use recording::{Recording, record};
 
 /// Number of items that are processed together, so that the processor fetches them in parallel.
 const BLOCK: usize = 32;
+
+/// A new item as it is stored.
+#[inline]
+fn new_item(item: NewItem, inserted_at_ns: i64) -> StoredItem {
+    let NewItem { key, priority, removal_priority, times_sampled, trajectory, .. } = item;
+    StoredItem { key, priority, removal_priority, times_sampled, inserted_at_ns, trajectory }
+}
 
 /// The state of a table.
 #[derive(Debug)]
@@ -117,8 +124,8 @@ impl TableState {
 
     /// Inserts an item. The caller has checked that the limiter allows it.
     ///
-    /// If the key exists already, only its priority is updated. That needs the limiter's permission
-    /// too.
+    /// If the key exists already, its item is replaced, if this one says so; else only its priority
+    /// is updated. Both need the limiter's permission too.
     ///
     /// Returns why an item with rollouts is refused, if it is.
     pub(super) fn insert(&mut self, item: NewItem, now_ns: i64) -> Option<Refusal> {
@@ -128,23 +135,51 @@ impl TableState {
         }
         let priority = self.priority_of_new(item.priority);
         if let Some(handle) = self.contents.items.find(item.key) {
+            if item.replaces && !self.has_come_before(handle, &item.trajectory) {
+                self.replace_at(handle, StoredItem { priority, ..new_item(item, now_ns) });
+                return None;
+            }
             self.update_at(handle, priority, item.removal_priority);
             self.statistics.priority_updates += 1;
             self.garbage.push(item.trajectory);
             return None;
         }
-        self.add(StoredItem {
-            key: item.key,
-            trajectory: item.trajectory,
-            priority,
-            removal_priority: item.removal_priority,
-            inserted_at_ns: now_ns,
-            times_sampled: item.times_sampled,
-        });
+        self.add_new(StoredItem { priority, ..new_item(item, now_ns) });
         self.limiter.count_insert();
-        self.statistics.inserts += 1;
-        self.statistics.last_insert_ns = now_ns;
         None
+    }
+
+    /// Adds an item that no table had before.
+    #[inline]
+    fn add_new(&mut self, item: StoredItem) {
+        self.statistics.inserts += 1;
+        self.statistics.last_insert_ns = item.inserted_at_ns;
+        self.add(item);
+    }
+
+    /// True if a replacement of this item was applied already, and came again because its
+    /// confirmation was lost. A chunk of another one has another key.
+    fn has_come_before(&self, handle: Handle, trajectory: &Trajectory) -> bool {
+        let first = |it: &Trajectory| it.chunks().first().map(Chunk::key);
+        first(&self.contents.items.get(handle).trajectory()) == first(trajectory)
+    }
+
+    /// Exchanges an item for a new one with the same key.
+    ///
+    /// The limiter counts it as an insert, unless the old one had not been sampled as often as an
+    /// insert allows, and cannot be any more. Samples that no item allows would block inserts.
+    fn replace_at(&mut self, handle: Handle, new: StoredItem) {
+        let old = self.remove_at(handle);
+        let left_samples = self.max_times_sampled > 0
+            && f64::from(old.times_sampled) < self.limiter.config().samples_per_insert;
+        self.statistics.removed.count(Removal::Replaced, old.times_sampled);
+        self.garbage.push(old.trajectory);
+        if left_samples {
+            self.limiter.count_transfer();
+        } else {
+            self.limiter.count_insert();
+        }
+        self.add_new(new);
     }
 
     /// Prepares for inserting these items: memory that each needs is fetched for all together. At

@@ -6,6 +6,7 @@ use std::time::Duration;
 use reverb_data::{Sampled, TableInfo, Totals};
 
 use super::changed_by::ChangedBy;
+use super::rollouts_status::RolloutsStatus;
 use super::wait_reason::WaitReason;
 use crate::histogram::Histogram;
 
@@ -30,11 +31,13 @@ pub enum Removal {
     Failed,
     /// It was staler than its table allows.
     Stale,
+    /// Another one with its key took its place.
+    Replaced,
 }
 
 impl Removal {
-    /// All reasons.
-    pub const ALL: [Self; 9] = [
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Self; 10] = [
         Self::Full,
         Self::Bytes,
         Self::SampledOut,
@@ -44,6 +47,7 @@ impl Removal {
         Self::Lost,
         Self::Failed,
         Self::Stale,
+        Self::Replaced,
     ];
 
     /// Name in metrics.
@@ -58,6 +62,7 @@ impl Removal {
             Self::Lost => "lost",
             Self::Failed => "failed",
             Self::Stale => "stale",
+            Self::Replaced => "replaced",
         }
     }
 }
@@ -68,6 +73,9 @@ pub type WaitTimes = Histogram<34>;
 pub(super) type Ages = Histogram<32>;
 /// Numbers of samples: none, up to 1, 2, 4, ... 2^20, and more.
 pub(super) type TimesSampled = Histogram<22>;
+
+/// Twice the staleness in versions, so that fresh items have a count of their own.
+pub(super) type Staleness = Histogram<22>;
 
 /// Events of a table since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -88,6 +96,40 @@ pub struct Statistics {
     pub last_insert_ns: i64,
     /// Time of the last sample, in nanoseconds since 1970; 0: never.
     pub last_sample_ns: i64,
+    /// Events of items with rollouts.
+    pub rollouts: RolloutEvents,
+}
+
+/// Events of items with rollouts since their table was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RolloutEvents {
+    /// Final rollouts.
+    pub added: u64,
+    /// Rollouts that were given up.
+    pub failed: u64,
+    /// Items that are prompts again, because they became stale or the memory was full.
+    pub again: u64,
+    /// Items whose client was lost, or held them for too long.
+    pub lost: u64,
+    /// Items that were too stale when they were done, and rollouts that were too old, since the
+    /// last item became ready.
+    pub stale_in_a_row: u64,
+    /// Newest version of the policy in the last of them.
+    pub stale_version: i64,
+    /// Twice the staleness of each taken item, in versions.
+    pub staleness: Staleness,
+}
+
+impl RolloutEvents {
+    /// Something that was done is too stale; `newest` is its newest version.
+    pub(super) fn count_done_stale(&mut self, newest: i64) {
+        self.stale_in_a_row += 1;
+        self.stale_version = newest;
+    }
+
+    pub(super) fn count_staleness(&mut self, versions: i64) {
+        self.staleness.add(2 * versions.max(0).cast_unsigned());
+    }
 }
 
 impl Statistics {
@@ -118,6 +160,11 @@ impl Removed {
     /// Number of items that left for this reason.
     pub fn of(&self, reason: Removal) -> u64 {
         self.by_reason[reason as usize]
+    }
+
+    /// Numbers of items that left, as [`Removal::ALL`].
+    pub fn by_reason(&self) -> &[u64; Removal::ALL.len()] {
+        &self.by_reason
     }
 
     /// Number of removed items that were never sampled.
@@ -166,8 +213,10 @@ pub struct TableStatus {
     pub limiter_off: Option<ChangedBy>,
     /// Waits of inserts.
     pub inserting: Side,
-    /// Waits of sample requests.
+    /// Waits of sample requests, and of takes of ready items.
     pub sampling: Side,
+    /// Items with rollouts, if the table has such items.
+    pub rollouts: Option<RolloutsStatus>,
 }
 
 /// Waits of one side of a table.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reverb_base::{Error, Result};
-use reverb_data::rollouts::{LeaseId, Piece, Rollout, check_rollouts};
+use reverb_data::TableConfig;
+use reverb_data::rollouts::{Late, LeaseId, Piece, Rollout, check_rollouts};
 use tokio::sync::oneshot;
 
 use super::checks::no_rollouts;
@@ -47,8 +48,28 @@ pub(super) struct TakeQueue {
 }
 
 impl TakeQueue {
-    pub(super) fn len(&self) -> usize {
-        self.waiting.values().map(VecDeque::len).sum()
+    /// The first request of this kind, unless it has this lease.
+    pub(super) fn first_before(&self, takes: Takes, lease: LeaseId) -> Option<TakeRequest> {
+        let first = self.waiting.get(&takes)?.front()?.request;
+        (first.lease != lease).then_some(first)
+    }
+
+    /// True if the first learner waits for items that are not ready, although enough others are.
+    pub(super) fn is_held_up(&self, state: &TableState) -> bool {
+        let first = self.waiting.get(&Takes::Ready).and_then(VecDeque::front);
+        let num = first.map_or(0, |waiting| waiting.request.num);
+        state.num_takable(Takes::Ready) < num && num <= state.num_there(Takes::Ready)
+    }
+
+    /// Number of requests of this kind.
+    pub(super) fn num_waiting(&self, takes: Takes) -> usize {
+        self.waiting.get(&takes).map_or(0, VecDeque::len)
+    }
+
+    /// Number of requests for settled items.
+    pub(super) fn num_of_stages(&self) -> usize {
+        let stages = self.waiting.iter().filter(|(it, _)| matches!(it, Takes::Lacking(_)));
+        stages.map(|(_, queue)| queue.len()).sum()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -70,9 +91,14 @@ impl TakeQueue {
         for (&takes, queue) in &mut self.waiting {
             while let Some(first) = queue.front()
                 && state.num_takable(takes) >= first.request.num
-                && let Some(Waiting { request, answer, .. }) = queue.pop_front()
+                && let Some(Waiting { request, answer, since, .. }) = queue.pop_front()
             {
                 let TakeRequest { num, lease, .. } = request;
+                if takes == Takes::Ready {
+                    let waited = now.saturating_duration_since(since).as_micros();
+                    let waited = u64::try_from(waited).unwrap_or(u64::MAX);
+                    state.statistics_mut().sample_waits.add(waited);
+                }
                 done.takes.push((answer, state.take_growing(takes, num, lease, now)));
                 has_served = true;
             }
@@ -96,6 +122,23 @@ impl TakeQueue {
         (id, receiver)
     }
 
+    /// Answers requests for which there is an error now.
+    pub(super) fn refuse(
+        &mut self,
+        why: impl Fn(&TakeRequest) -> Result<()>,
+        done: &mut Completions,
+    ) {
+        for queue in self.waiting.values_mut() {
+            for waiting in std::mem::take(queue) {
+                match why(&waiting.request) {
+                    Ok(()) => queue.push_back(waiting),
+                    Err(error) => done.takes.push((waiting.answer, Err(error))),
+                }
+            }
+        }
+        self.waiting.retain(|_, queue| !queue.is_empty());
+    }
+
     /// Removes requests, which are dropped without an answer.
     fn retain(&mut self, stays: impl Fn(&Waiting) -> bool) {
         self.waiting.values_mut().for_each(|queue| queue.retain(&stays));
@@ -106,14 +149,16 @@ impl TakeQueue {
         std::mem::take(&mut self.waiting).into_values().flatten().map(|waiting| waiting.answer)
     }
 
-    /// The request that has waited longest.
+    /// The first request for ready items; without one, the request that has waited longest.
     pub(super) fn oldest_request(&self) -> Option<TakeRequest> {
-        self.waiting.values().flatten().min_by_key(|it| it.since).map(|it| it.request)
+        let of_learner = self.waiting.get(&Takes::Ready).and_then(VecDeque::front);
+        let any = || self.waiting.values().flatten().min_by_key(|it| it.since);
+        of_learner.or_else(any).map(|it| it.request)
     }
 
-    /// Longest wait of a request.
+    /// Longest wait for ready items. That a generator or a stage waits is normal.
     pub(super) fn oldest(&self, now: Instant) -> Option<Duration> {
-        let since = self.waiting.values().flatten().map(|waiting| waiting.since).min()?;
+        let since = self.waiting.get(&Takes::Ready)?.iter().map(|waiting| waiting.since).min()?;
         Some(now.saturating_duration_since(since))
     }
 }
@@ -128,9 +173,9 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` if the table has no rollouts. `InvalidArgument` for more items than
-    /// the backlog ever has. `RateLimiterTimeout` after `timeout`. `Cancelled` if the lease has
-    /// ended or the table is closed.
+    /// `FailedPrecondition` if the table has no rollouts, or if the lease has ended or is taken by
+    /// a later request. `InvalidArgument` for more items than the backlog ever has.
+    /// `RateLimiterTimeout` after `timeout`. `Cancelled` if the table is closed.
     pub async fn take(
         &self,
         request: TakeRequest,
@@ -144,7 +189,7 @@ impl Table {
             )));
         }
         let queue = |shared: &mut Shared, now: Instant| {
-            self.check_take(shared, num)?;
+            check_take(&shared.config, num)?;
             let rollouts = shared.state.rollouts().ok_or_else(|| no_rollouts(self.name()))?;
             rollouts.check_lease(lease)?;
             if rollouts.held_by(lease).is_some() {
@@ -184,23 +229,10 @@ impl Table {
         })?
     }
 
-    fn check_take(&self, shared: &Shared, num: usize) -> Result<()> {
-        let Some(settings) = &shared.config.rollouts else { return Err(no_rollouts(self.name())) };
-        match settings.backlog() {
-            Some(most) if num as u64 > most => Err(Error::invalid_argument(format!(
-                "Table {}: it never has {num} items at once: its backlog is {most} (ahead {}, {} \
-                 items a version).",
-                self.name(),
-                settings.ahead.or(settings.max_staleness).unwrap_or_default(),
-                settings.items_per_version.unwrap_or_default(),
-            ))),
-            _ => Ok(()),
-        }
-    }
-
     /// Adds rollouts or late columns to an item; false if it is not there any more, does not lack
     /// them, or another client has it. Never waits. `by` is the lease of the caller. Late columns
-    /// that are there already stay, unless the change `overwrites` them.
+    /// that are there already stay, unless the change overwrites them; those that were made for
+    /// rollouts of an earlier attempt are refused.
     ///
     /// # Errors
     ///
@@ -212,7 +244,7 @@ impl Table {
         by: Option<LeaseId>,
         rollouts: Vec<Rollout>,
         piece: Option<Piece>,
-        overwrites: bool,
+        late: Late,
     ) -> Result<bool> {
         self.operate(Activity::Inserting, |shared, now| {
             let Some(settings) = &shared.config.rollouts else {
@@ -220,7 +252,7 @@ impl Table {
             };
             check_rollouts(&rollouts, piece.as_ref(), settings)
                 .map_err(|error| error.context(&format!("Item {key} of table {}", self.name())))?;
-            shared.state.grow(key, by, rollouts, (piece, overwrites), now)
+            shared.state.grow(key, by, rollouts, (piece, late), now)
         })?
     }
 
@@ -247,8 +279,18 @@ impl Table {
     pub fn end_holder(&self, holder: u64, is_lost: bool) {
         // A closed table has no leases that matter.
         let _ = self.operate(Activity::Running, |shared, _| {
+            // A call of a dead client may still wait: what it gets, nobody would give back.
+            shared.queues.takes.retain(|waiting| waiting.request.lease.holder != holder);
             shared.state.end_holder(holder, is_lost);
         });
+    }
+
+    /// Notes the name of a client that may take items, for people.
+    pub fn name_holder(&self, holder: u64, name: &Arc<str>) {
+        let mut shared = self.shared.lock();
+        if let Some(rollouts) = shared.state.rollouts_mut() {
+            rollouts.name_holder(holder, Arc::clone(name));
+        }
     }
 
     /// Gives open items back that one client has held for too long.
@@ -282,6 +324,30 @@ impl Table {
     }
 }
 
+/// # Errors
+///
+/// `FailedPrecondition` if the table has no rollouts, `InvalidArgument` for more items than it, or
+/// its backlog, ever has.
+pub(super) fn check_take(config: &TableConfig, num: usize) -> Result<()> {
+    let Some(settings) = &config.rollouts else { return Err(no_rollouts(&config.name)) };
+    if num as i64 > config.max_size {
+        return Err(Error::invalid_argument(format!(
+            "Table {}: it never has {num} items at once: it has at most {} (max_size).",
+            config.name, config.max_size
+        )));
+    }
+    match settings.backlog() {
+        Some(most) if num as u64 > most => Err(Error::invalid_argument(format!(
+            "Table {}: it never has {num} items at once: its backlog is {most} (ahead {}, {} items \
+             a version).",
+            config.name,
+            settings.ahead.or(settings.max_staleness).unwrap_or_default(),
+            settings.items_per_version.unwrap_or_default(),
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Removes a request from the queue when its caller has its answer, or wants none.
 struct Leaves<'a> {
     table: &'a Table,
@@ -295,5 +361,5 @@ impl Drop for Leaves<'_> {
 }
 
 fn replaced() -> Error {
-    Error::cancelled("The lease was given up, or taken by a later request.")
+    Error::failed_precondition("The lease was given up, or taken by a later request.")
 }

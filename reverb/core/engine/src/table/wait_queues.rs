@@ -14,6 +14,8 @@ use tokio::sync::oneshot;
 use super::Confirm;
 use super::changed_by::ChangedBy;
 use super::clock::Activity;
+use super::presence::Presence;
+use super::rollouts::Takes;
 use super::state::{Batch, TableState};
 use super::takes::{TakeAnswer, TakeQueue};
 
@@ -68,6 +70,15 @@ struct SampleRequest {
     batch: Batch,
     /// Absent until the caller has to wait.
     answer: Option<oneshot::Sender<Answer>>,
+    /// Of a caller that waits, if it may leave.
+    presence: Option<Arc<Presence>>,
+}
+
+impl SampleRequest {
+    /// True unless it is in doubt whether the caller is still there.
+    fn is_certain(&self) -> bool {
+        self.presence.as_deref().is_none_or(Presence::is_certain)
+    }
 }
 
 /// The two wait queues of a table. Each is served in order, and neither blocks the other.
@@ -173,6 +184,11 @@ impl WaitQueues {
         self.samples.len()
     }
 
+    /// Number of requests for samples, and for ready items.
+    pub(super) fn waiting_samples(&self) -> usize {
+        self.samples.len() + self.takes.num_waiting(Takes::Ready)
+    }
+
     pub(super) fn are_empty(&self) -> bool {
         self.inserts.is_empty() && self.samples.is_empty() && self.takes.is_empty()
     }
@@ -196,7 +212,7 @@ impl WaitQueues {
 
     /// Activity of the table while no request can be served.
     pub(super) fn waits_for(&self) -> Activity {
-        if !self.samples.is_empty() {
+        if self.waiting_samples() > 0 {
             Activity::WaitingForInserts
         } else if self.queued_inserts > 0 {
             Activity::WaitingForSampling
@@ -257,17 +273,23 @@ impl WaitQueues {
             since: options.waits_since.unwrap_or(arrived),
             batch: Batch::new(wanted, options),
             answer: None,
+            presence: None,
         });
         id
     }
 
     /// Makes the caller of a request wait for its answer.
-    pub(super) fn wait(&mut self, id: RequestId) -> oneshot::Receiver<Answer> {
+    pub(super) fn wait(
+        &mut self,
+        id: RequestId,
+        presence: Option<Arc<Presence>>,
+    ) -> oneshot::Receiver<Answer> {
         let (sender, receiver) = oneshot::channel();
         if let Some(at) = self.position(id) {
             let request = &mut self.samples[at];
             request.batch.has_waited = true;
             request.answer = Some(sender);
+            request.presence = presence;
         }
         receiver
     }
@@ -281,9 +303,11 @@ impl WaitQueues {
     /// until neither makes progress, or as many inserts as there are while no samples are
     /// requested. A sample request that has some items by then is answered with them.
     pub(super) fn serve(&mut self, state: &mut TableState, now: Now, done: &mut Completions) {
+        // Position of a sample request that has some of its items.
+        let mut begun = None;
         loop {
             let inserted = self.insert_some(state, now, done);
-            let sampled = self.sample_one(state, now, done);
+            let sampled = self.sample_one(&mut begun, state, now, done);
             let taken = self.takes.serve(state, now.instant, self.paused.samples.is_some(), done);
             if !inserted && !sampled && !taken {
                 break;
@@ -299,8 +323,8 @@ impl WaitQueues {
             done.confirmed.push((Arc::clone(&request.confirm), keys, refused));
         }
         self.count_bytes(state.account().server());
-        if self.samples.front().is_some_and(|request| request.batch.len() > 0) {
-            self.answer_first(state, now, done);
+        if let Some(at) = begun {
+            self.answer(at, state, now, done);
         }
     }
 
@@ -379,24 +403,41 @@ impl WaitQueues {
         true
     }
 
-    fn sample_one(&mut self, state: &mut TableState, now: Now, done: &mut Completions) -> bool {
-        let Some(request) = self.samples.front_mut() else { return false };
+    fn sample_one(
+        &mut self,
+        begun: &mut Option<usize>,
+        state: &mut TableState,
+        now: Now,
+        done: &mut Completions,
+    ) -> bool {
+        let next = || self.samples.iter().position(SampleRequest::is_certain);
+        let Some(at) = begun.take().or_else(next) else { return false };
         if self.paused.samples.is_some() {
             return false;
         }
+        let request = &mut self.samples[at];
         let before = request.batch.len();
         state.sample(&mut request.batch);
         let progress = request.batch.len() > before;
-        state.statistics_mut().count_samples(request.batch.since(before), now.wall_ns);
+        let sampled = request.batch.since(before);
+        state.statistics_mut().count_samples(sampled, now.wall_ns);
+        if state.rollouts().is_some() {
+            // Of those that have left it is counted when they leave.
+            for item in sampled {
+                state.count_staleness(item.key);
+            }
+        }
         if request.batch.is_over() {
-            self.answer_first(state, now, done);
+            self.answer(at, state, now, done);
             return true;
         }
+        *begun = (request.batch.len() > 0).then_some(at);
         progress
     }
 
-    fn answer_first(&mut self, state: &mut TableState, now: Now, done: &mut Completions) {
-        let Some(request) = self.samples.pop_front() else { return };
+    /// Answers the request at a position in the queue.
+    fn answer(&mut self, at: usize, state: &mut TableState, now: Now, done: &mut Completions) {
+        let Some(request) = self.samples.remove(at) else { return };
         if request.batch.len() > 0 {
             state.statistics_mut().sample_waits.add(now.micros_since(request.since));
         }

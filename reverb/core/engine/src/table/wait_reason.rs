@@ -12,7 +12,8 @@ use reverb_base::figures::{Bound, count, plural};
 use reverb_base::{Error, byte_size};
 use reverb_data::RateLimiterConfig;
 
-use super::rollouts::{Rollouts, Takes};
+use super::operation::wall_clock_ns;
+use super::rollouts::Takes;
 use super::state::Batch;
 use super::takes::TakeRequest;
 use super::wait_queues::RequestId;
@@ -273,21 +274,38 @@ impl Shared {
     }
 
     /// Reason of a take.
-    pub(super) fn why_take_waits(&self, TakeRequest { takes, num, .. }: TakeRequest) -> WaitReason {
+    pub(super) fn why_take_waits(&self, request: TakeRequest) -> WaitReason {
+        let TakeRequest { takes, num, lease } = request;
         if let Some(by) = &self.queues.paused.samples {
             return WaitReason::Paused(by.clone());
         }
-        let there = self.state.num_takable(takes);
-        let info = self.state.rollouts().map(Rollouts::info).unwrap_or_default();
+        let there = self.state.num_there(takes);
         let what = match takes {
             Takes::Ready => "ready",
             Takes::Open => "open and free",
             Takes::Lacking(_) => "settled, free and without the column",
         };
+        let status = self.rollouts_status(Instant::now(), wall_clock_ns()).unwrap_or_default();
+        let before = match self.queues.takes.first_before(takes, lease) {
+            Some(first) => format!("an earlier request for {} goes first, ", first.num),
+            None => String::new(),
+        };
+        let needed = self.state.limiter().bounds().min_size_to_sample;
+        let needed = match takes {
+            Takes::Ready if needed > 1 => format!(" beside {} others (min_size)", needed - 1),
+            _ => String::new(),
+        };
+        let straggler = match (takes, self.state.rollouts()) {
+            (Takes::Ready, Some(it))
+                if (self.state.num_takable(takes) + 1..=there).contains(&num) =>
+            {
+                it.straggler(Instant::now())
+            }
+            _ => None,
+        };
+        let straggler = straggler.map_or(String::new(), |it| format!(", but {it}"));
         WaitReason::Rollouts(format!(
-            "{there} of {num} items are {what}; of all there, {} are open, {} are settled, {} are \
-             ready, and clients hold {}; {} were taken since version {} was set",
-            info.open, info.settled, info.ready, info.leased, info.taken, info.version
+            "{before}{there} of {num} items are {what}{needed}{straggler}: {status}"
         ))
     }
 

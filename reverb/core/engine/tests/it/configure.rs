@@ -107,14 +107,14 @@ fn all_tables_change_or_none() {
     let second = Table::new(TableConfig { name: "second".into(), ..config(10) }).unwrap();
     let larger = TableChange { max_size: Some(20), ..nothing() };
     let exponent = TableChange { priority_exponent: Some(1.0), ..nothing() };
-    let changes = [(Arc::clone(&first), larger), (Arc::clone(&second), exponent)];
+    let changes = [(Arc::clone(&first), larger.clone()), (Arc::clone(&second), exponent)];
     let error = configure(&changes, false).unwrap_err();
     assert!(error.message().contains("table second"), "{error}");
     assert_eq!(first.config().max_size, 10);
     let dry = configure(&changes[..1], true).unwrap();
     assert_eq!((dry[0].after.max_size, first.config().max_size), (20, 10));
     second.close();
-    let changes = [(Arc::clone(&first), larger), (Arc::clone(&second), larger)];
+    let changes = [(Arc::clone(&first), larger.clone()), (Arc::clone(&second), larger)];
     assert_eq!(configure(&changes, false).unwrap_err().kind(), ErrorKind::Cancelled);
     assert_eq!(first.config().max_size, 10);
 }
@@ -143,7 +143,7 @@ fn who_waited_goes_on_at_once() {
     assert_eq!(log.keys(), [0, 1]);
     let larger = limiter(1.0, 1, 0.0, 4.0);
     let change_limiter = TableChange { rate_limiter: Some(larger), ..nothing() };
-    change(&table, TableChange { max_size: Some(4), ..change_limiter }).unwrap();
+    change(&table, TableChange { max_size: Some(4), ..change_limiter.clone() }).unwrap();
     assert_eq!(log.keys(), [0, 1, 2, 3]);
 }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{config, insert, insert_all, item, limiter, queue, sample_one};
-use reverb_data::{MemoryConfig, SelectorConfig, TableChange, TableConfig};
+use reverb_data::{MemoryConfig, NewItem, SelectorConfig, TableChange, TableConfig};
 use reverb_engine::{Removal, Table, TableStatus, configure};
 
-/// Items that left, by reason: full, bytes, sampled out, deleted, reset, shrunk, lost.
+/// Items that left, by reason: full, bytes, sampled out, deleted, reset, shrunk, lost, failed,
+/// stale, replaced.
 fn removed(status: &TableStatus) -> [u64; Removal::ALL.len()] {
     Removal::ALL.map(|reason| status.statistics.removed.of(reason))
 }
@@ -20,20 +21,23 @@ fn every_way_out_of_a_table_is_counted_by_its_reason() {
     sample_one(&table);
     table.mutate(&[(4, 2.0), (77, 2.0)], &[3, 78]).unwrap();
     insert(&table, vec![item(4, 5.0)]); // A known key.
+    let other = NewItem { key: 4, replaces: true, ..item(40, 6.0) };
+    insert(&table, vec![other.clone()]);
+    insert(&table, vec![other]); // The same again, as after a lost confirmation.
     table.evict(1, u64::MAX);
     table.reset();
     insert_all(&table, &[1.0; 3]);
     let smaller = TableChange { max_size: Some(1), ..TableChange::default() };
     configure(&[(Arc::clone(&table), smaller)], false).unwrap();
     let status = table.status();
-    assert_eq!(removed(&status), [2, 1, 1, 1, 1, 2, 0, 0, 0]);
+    assert_eq!(removed(&status), [2, 1, 1, 1, 1, 2, 0, 0, 0, 1]);
     let all = &status.statistics;
-    assert_eq!((all.inserts, all.priority_updates), (9, 2));
+    assert_eq!((all.inserts, all.priority_updates), (10, 3));
     assert_eq!((all.sample_ages.count(), all.sample_waits.count()), (4, 4));
-    assert_eq!(all.insert_waits.count(), 10, "a known key asks the limiter too");
+    assert_eq!(all.insert_waits.count(), 12, "a known key asks the limiter too");
     // Item 2 was sampled three times, item 3 once, all others never.
     assert_eq!((all.removed.unsampled(), all.removed.sampled().counts()[..4].to_vec()), {
-        (6, vec![1, 0, 1, 0])
+        (7, vec![1, 0, 1, 0])
     });
     assert_eq!(all.removed.sampled().sum(), 4);
     assert!(0 < all.last_sample_ns && all.last_sample_ns <= all.last_insert_ns);
@@ -48,7 +52,7 @@ fn bytes_are_a_reason_of_their_own() {
     let status = table.status();
     let left = 20 - status.info.current_size as u64;
     assert!(left > 0);
-    assert_eq!(removed(&status), [0, left, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(removed(&status), [0, left, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -115,6 +119,6 @@ fn a_reset_while_a_checkpoint_is_written_is_counted_too() {
     insert_all(&table, &[1.0; 3]);
     let cut = reverb_engine::SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
     table.reset();
-    assert_eq!(removed(&table.status()), [0, 0, 0, 0, 3, 0, 0, 0, 0]);
+    assert_eq!(removed(&table.status()), [0, 0, 0, 0, 3, 0, 0, 0, 0, 0]);
     drop(cut);
 }

@@ -42,6 +42,8 @@ pub(crate) struct Surroundings {
     pub(crate) room: Option<u64>,
     /// What blocks the inserts of all tables, if the server has no memory left.
     pub(crate) full_server: Option<FullServer>,
+    /// What blocks new items of tables with rollouts, if these have their part of the memory.
+    pub(crate) full_for_growing: Option<FullServer>,
     /// What is told of a journal that is behind.
     pub(crate) journal: JournalFacts,
     /// Author of the server's drain, if it drains.
@@ -62,6 +64,8 @@ pub(crate) struct JournalFacts {
 pub(crate) enum FullServer {
     /// Items have to leave.
     Items { total: u64, limit: u64 },
+    /// Items with rollouts have to be trained.
+    Growing { total: u64, limit: u64 },
     /// Payloads have to be written to this place, which takes so many bytes a second.
     Disk { place: String, unwritten_bytes: u64, bytes_per_second: f64 },
     /// The files of a journal in this place have nearly as many bytes as they may.
@@ -75,6 +79,14 @@ impl fmt::Display for FullServer {
                 f,
                 "Inserts wait for memory: the server holds {} of {} (max_bytes). Items leave by \
                  sampling, deletes or reset; give large tables when_full=\"remove\".",
+                byte_size::describe(*total),
+                byte_size::describe(*limit)
+            ),
+            Self::Growing { total, limit } => write!(
+                f,
+                "Inserts wait for memory: tables with rollouts hold {}, and the server has {} \
+                 (max_bytes), of which a quarter is for the rollouts of items that are there. Items \
+                 leave by acks, deletes or reset.",
                 byte_size::describe(*total),
                 byte_size::describe(*limit)
             ),
@@ -99,8 +111,9 @@ impl fmt::Display for FullServer {
 
 impl Surroundings {
     /// Sentence about the memory of the server, if it blocks inserts.
-    fn why_full(&self) -> Option<String> {
-        self.full_server.as_ref().map(ToString::to_string)
+    fn why_full(&self, table: &TableStatus) -> Option<String> {
+        let growing = || self.full_for_growing.as_ref().filter(|_| table.rollouts.is_some());
+        self.full_server.as_ref().or_else(growing).map(ToString::to_string)
     }
 
     /// Reason why inserts are blocked, by the server or by the table.
@@ -108,7 +121,7 @@ impl Surroundings {
         let Side { reason, oldest_wait, .. } = &table.inserting;
         let reason = reason.as_ref().filter(|_| oldest_wait.is_some());
         let of_table = || reason.map(|reason| self.explain(reason));
-        self.why_full().filter(|_| self.writers > 0).or_else(of_table)
+        self.why_full(table).filter(|_| self.writers > 0).or_else(of_table)
     }
 
     /// The sentences of a wait reason, with what only the server knows.
@@ -215,7 +228,7 @@ impl<'a> Case<'a> {
             )
             // A server without memory stops writers before the table gets their items.
             .or_else(|| {
-                let is_full = around.full_server.is_some() && around.writers > 0;
+                let is_full = around.why_full(table).is_some() && around.writers > 0;
                 is_full.then_some(Duration::ZERO)
             }),
         }
@@ -231,6 +244,9 @@ impl<'a> Case<'a> {
         if let Some(why) = self.why_paused() {
             return (State::Paused, why, None);
         }
+        if let Some(decided) = self.decide_rollouts() {
+            return decided;
+        }
         if let Some(WaitReason::Never(_)) = samples {
             return (State::Never, String::new(), samples);
         }
@@ -239,7 +255,7 @@ impl<'a> Case<'a> {
         }
         match (self.sample_wait, self.insert_wait) {
             (Some(_), Some(_)) => (State::Stuck, self.why_stuck(), None),
-            (None, Some(_)) => match (self.around.why_full(), inserts) {
+            (None, Some(_)) => match (self.around.why_full(self.table), inserts) {
                 (Some(why), _) => (State::Full, why, None),
                 (None, Some(why @ (WaitReason::TableFull { .. } | WaitReason::Disk { .. }))) => {
                     (State::Full, self.around.explain(why), None)
@@ -272,7 +288,7 @@ impl<'a> Case<'a> {
     }
 
     fn why_stuck(&self) -> String {
-        let server = self.around.why_full();
+        let server = self.around.why_full(self.table);
         let full = self
             .inserts_wait_for
             .filter(|why| matches!(why, WaitReason::TableFull { .. } | WaitReason::Disk { .. }));
@@ -363,7 +379,11 @@ impl<'a> Case<'a> {
     }
 
     fn is_moving(&self) -> bool {
-        let statistics = &self.table.statistics;
+        let TableStatus { statistics, rollouts, .. } = self.table;
+        let last_rollout = rollouts.as_ref().and_then(|rollouts| rollouts.last_rollout);
+        if last_rollout.is_some_and(|ago| ago <= LONG) {
+            return true;
+        }
         [statistics.last_insert_ns, statistics.last_sample_ns]
             .iter()
             .any(|&last| self.since(last).is_some_and(|ago| ago <= LONG))
@@ -392,5 +412,6 @@ impl<'a> Case<'a> {
     }
 }
 
+mod rollouts;
 #[cfg(test)]
 mod tests;

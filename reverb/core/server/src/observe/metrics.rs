@@ -2,6 +2,7 @@
 //! Metrics of a server's status: names, types and help texts of all series.
 
 mod disk;
+mod rollouts;
 mod text;
 
 use reverb_wire::generated::RateLimiterCheckpoint;
@@ -11,6 +12,7 @@ use reverb_wire::generated::reverb::{
 };
 
 use disk::disk;
+use rollouts::rollouts;
 pub(crate) use text::Format;
 use text::{Kind, Label, Text};
 
@@ -242,6 +244,9 @@ static NONE_REMOVED: RemovedItems = RemovedItems {
     times_sampled: None,
     shrunk: 0,
     lost: 0,
+    failed: 0,
+    stale: 0,
+    replaced: 0,
 };
 
 /// Family with one series per table.
@@ -336,6 +341,7 @@ fn tables(text: &mut Text, tables: &[TableStatus]) {
     limiter(&mut all);
     waiting(&mut all);
     histograms(all.text, tables);
+    rollouts(text, tables);
 }
 
 fn removals(all: &mut OfTables<'_>) {
@@ -345,17 +351,20 @@ fn removals(all: &mut OfTables<'_>) {
         "Items that left, by the reason.",
         "reason",
         |table| {
-            let RemovedItems { full, bytes, sampled_out, deleted, reset, shrunk, lost, .. } =
-                table.removed.as_ref().unwrap_or(&NONE_REMOVED);
+            let removed = table.removed.as_ref().unwrap_or(&NONE_REMOVED);
             [
-                ("full", *full as f64),
-                ("bytes", *bytes as f64),
-                ("sampled_out", *sampled_out as f64),
-                ("deleted", *deleted as f64),
-                ("reset", *reset as f64),
-                ("shrunk", *shrunk as f64),
-                ("lost", *lost as f64),
+                ("full", removed.full),
+                ("bytes", removed.bytes),
+                ("sampled_out", removed.sampled_out),
+                ("deleted", removed.deleted),
+                ("reset", removed.reset),
+                ("shrunk", removed.shrunk),
+                ("lost", removed.lost),
+                ("failed", removed.failed),
+                ("stale", removed.stale),
+                ("replaced", removed.replaced),
             ]
+            .map(|(reason, count)| (reason, count as f64))
         },
     );
     all.counter(
@@ -510,7 +519,7 @@ mod tests {
     /// Numbers without a series: sums and rates, which Prometheus makes itself, moments of a
     /// change, counts that a reset takes back, and what is of one stream, one save or one start.
     // Counters are those of the process, so that what was restored is none.
-    const NO_SERIES: [&str; 34] = [
+    const NO_SERIES: [&str; 37] = [
         "memory.total",
         "tables.limiter.sample_count",
         "tables.limiter.insert_count",
@@ -525,6 +534,9 @@ mod tests {
         "tables.rate_limiter_off.at_ns",
         "tables.restored_inserts",
         "tables.restored_samples",
+        "tables.rollouts.oldest_open.num_final",
+        "tables.rollouts.oldest_open.num_rollouts",
+        "tables.rollouts.oldest_lease.num_items",
         "started_at_ns",
         "now_ns",
         "checkpoints.items_written",

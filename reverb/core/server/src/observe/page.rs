@@ -11,7 +11,7 @@ const PAGE: &str = include_str!("page/page.html");
 /// Content security policy: own script, own styles, and requests to the own server.
 pub(crate) const POLICY: &str = concat!(
     "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; ",
-    "frame-ancestors 'none'; script-src 'sha256-GwlpMmk830tyW/o9hDpbZ7zySKHK4XkRdiDqaHxg/HU='; style-src 'sha256-a84FLUY2ujodiSbt9dZcAweI1161oNGqEsKjK+sfPLQ='"
+    "frame-ancestors 'none'; script-src 'sha256-iUGJm3QA1aD7m+wV7h91TTozKlAvQxyc361yepj2MHs='; style-src 'sha256-a84FLUY2ujodiSbt9dZcAweI1161oNGqEsKjK+sfPLQ='"
 );
 
 /// The page for this status.

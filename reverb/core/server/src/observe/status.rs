@@ -2,6 +2,7 @@
 //! Parts of a status as messages.
 
 pub(crate) mod json;
+mod rollouts;
 mod table;
 
 use std::collections::BTreeMap;

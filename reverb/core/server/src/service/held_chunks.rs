@@ -99,6 +99,8 @@ pub(crate) struct HoldingStream {
     pub(crate) peer: String,
     /// Bytes of incomplete and unread messages.
     partial_bytes: AtomicI64,
+    /// True if it has carried more than rollouts and late columns.
+    has_inserts: AtomicBool,
     is_ended: AtomicBool,
     ended: Notify,
 }
@@ -112,6 +114,16 @@ impl fmt::Debug for HoldingStream {
 impl HoldingStream {
     pub(crate) fn count_partial(&self, bytes: i64) {
         self.partial_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that the stream has carried an insert.
+    pub(crate) fn note_inserts(&self) {
+        self.has_inserts.store(true, Ordering::Relaxed);
+    }
+
+    /// True if the stream has carried an insert.
+    pub(crate) fn has_inserts(&self) -> bool {
+        self.has_inserts.load(Ordering::Relaxed)
     }
 
     /// True if a message waits to be read.
@@ -150,6 +162,7 @@ impl HoldingStreams {
             held: Ranked::new(Rank::HeldChunks, HeldChunks::default()),
             peer: peer.to_owned(),
             partial_bytes: AtomicI64::new(0),
+            has_inserts: AtomicBool::new(false),
             is_ended: AtomicBool::new(false),
             ended: Notify::new(),
         });

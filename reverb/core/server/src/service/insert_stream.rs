@@ -22,6 +22,7 @@ use reverb_wire::codec::item::RawItem;
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use reverb_wire::convert::rollouts::to_change;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::observe::streams::{OpenStream, WaitsFor};
 use crate::service::Service;
@@ -54,6 +55,8 @@ pub(crate) struct InsertStream<'a> {
     validator: ItemValidator,
     /// True if it has carried items with rollouts.
     has_openings: bool,
+    /// End of the wait of the unconfirmed items, if it is limited.
+    deadline: Option<Instant>,
     /// Set for a caller that may not insert into all tables.
     limited: Option<&'a Caller>,
     /// Table of the last item, already checked for such a caller.
@@ -65,6 +68,8 @@ enum Reading {
     Open,
     /// The table of the last item is over its limit; reading resumes when the future completes.
     Paused(Pin<Box<dyn Future<Output = ()> + Send>>),
+    /// A message with new items of a table with rollouts; processed when the future completes.
+    Held(Bytes, Pin<Box<dyn Future<Output = ()> + Send>>),
     /// The writer has closed its half of the stream.
     Ended,
 }
@@ -73,6 +78,8 @@ enum Event {
     Message(Option<Bytes>),
     Room,
     Confirmed,
+    /// The unconfirmed items have waited for as long as they may.
+    Deadline,
     /// The server ends the stream.
     Ended,
     /// The writer has cancelled the stream, or its connection is lost.
@@ -106,6 +113,7 @@ impl<'a> InsertStream<'a> {
             adopter: Adopter::new(service.memory.tier.is_some()),
             validator: ItemValidator::default(),
             has_openings: false,
+            deadline: None,
             limited: (!caller.may_everywhere(Right::Insert)).then_some(caller),
             allowed: None,
         };
@@ -128,13 +136,14 @@ impl<'a> InsertStream<'a> {
             listed: Some(self.stream.shared()),
         }));
         let result = self.serve(reader, responder).await;
-        let is_given_up =
-            self.has_openings && result.as_ref().is_err_and(|it| it.kind() == ErrorKind::Cancelled);
+        let is_given_up = (self.has_openings || self.deadline.is_some())
+            && result.as_ref().is_err_and(|it| it.kind() == ErrorKind::Cancelled);
         if self.unconfirmed > 0
             && (responder.is_peer_gone() || self.is_lost(&result) || is_given_up)
         {
             // The writer is gone, or will reconnect and send its queued items again. Cancel them
-            // here to avoid duplicates. One that gives up an item with rollouts does not want it.
+            // here to avoid duplicates. One that gives up an item with rollouts, or with a time
+            // limit, does not want it.
             for table in self.service.tables.all() {
                 table.cancel_inserts(&self.confirm);
             }
@@ -178,6 +187,12 @@ impl<'a> InsertStream<'a> {
                 return Ok(());
             }
             match self.next_event(&mut reader, responder, &mut reading).await? {
+                Event::Message(Some(message)) if self.must_wait(&message)? => {
+                    let memory = Arc::clone(&self.service.memory);
+                    let room = Box::pin(async move { memory.wait_for_growing_room().await });
+                    self.stream.set_wait(Some(WaitsFor::Memory));
+                    reading = Reading::Held(message, room);
+                }
                 Event::Message(Some(message)) => {
                     if let Some(table) = self.process(message)? {
                         reading = wait_for_room(table);
@@ -186,6 +201,12 @@ impl<'a> InsertStream<'a> {
                 Event::Message(None) => reading = Reading::Ended,
                 Event::Room => reading = Reading::Open,
                 Event::Confirmed | Event::Ended => {}
+                Event::Deadline => {
+                    self.deadline = None;
+                    for table in self.service.tables.all() {
+                        table.refuse_inserts(&self.confirm);
+                    }
+                }
                 Event::Closed { is_lost: true } => {
                     return Err(Error::unavailable("The connection to the writer is lost."));
                 }
@@ -199,6 +220,7 @@ impl<'a> InsertStream<'a> {
     /// Counts confirmed items, and the messages of which they were the last.
     fn note_confirmed(&mut self, mut items: usize, responder: &mut Responder) {
         self.unconfirmed = self.unconfirmed.saturating_sub(items);
+        self.deadline.take_if(|_| self.unconfirmed == 0);
         let mut answered = 0;
         while let Some(message) = self.unanswered.front_mut()
             && *message <= items
@@ -259,19 +281,55 @@ impl<'a> InsertStream<'a> {
                         is_lost = responder.cancelled_or_lost() => Ok(Event::Closed { is_lost }),
                     }
                 }
+                Reading::Held(message, room) => {
+                    tokio::select! {
+                        () = room => {
+                            let message = std::mem::take(message);
+                            *reading = Reading::Open;
+                            Ok(Event::Message(Some(message)))
+                        }
+                        is_lost = responder.cancelled_or_lost() => Ok(Event::Closed { is_lost }),
+                    }
+                }
                 Reading::Ended => {
                     let is_lost = responder.cancelled_or_lost().await;
                     Ok(Event::Closed { is_lost })
                 }
             }
         };
+        let deadline = async {
+            match self.deadline {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             () = self.service.stop.stopped() => Err(self.service.stop.error()),
             () = self.inbox.news.notified() => Ok(Event::Confirmed),
+            () = deadline => Ok(Event::Deadline),
             () = self.open.ended() => Ok(Event::Ended),
             event = next => event,
         }
+    }
+
+    /// True if a message has new items of a table with rollouts, and these have to wait for those
+    /// that are there to grow.
+    fn must_wait(&self, message: &Bytes) -> Result<bool> {
+        if !self.service.memory.is_full_for_growing() {
+            return Ok(false);
+        }
+        let request = InsertRequest::parse(message.clone())?;
+        for item in request.items() {
+            let item = item?;
+            let change = item.change.map(to_change).transpose()?;
+            if !matches!(change, Some(ItemChange::Grows(_)))
+                && opens_items(self.service, std::iter::once(item.table))
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Processes a message; returns the table of its last item.
@@ -298,6 +356,10 @@ impl<'a> InsertStream<'a> {
         let mut table = None;
         if request.num_items() > 0 {
             let before = self.unconfirmed;
+            if let Some(max_wait) = request.max_wait() {
+                let end = Instant::now().checked_add(max_wait);
+                self.deadline = self.deadline.or(end);
+            }
             table = self.insert_items(&request, &held)?;
             self.unanswered.push_back(self.unconfirmed - before);
             keep(&mut held, &request)?;
@@ -346,6 +408,7 @@ impl<'a> InsertStream<'a> {
                 }
                 Ok((item, its_table)) => {
                     self.has_openings |= item.change.is_some();
+                    self.open.note_inserts();
                     if let Some(table) = table.replace(its_table)
                         && (!Arc::ptr_eq(table, its_table) || run.len() == ITEMS_AT_ONCE)
                     {
@@ -416,10 +479,22 @@ impl<'a> InsertStream<'a> {
             removal_priority: item.removal_priority,
             times_sampled: item.times_sampled,
             trajectory,
+            replaces: item.replaces,
             change: item.change.map(to_change).transpose()?.map(Box::new),
         };
         Ok((item, table))
     }
+}
+
+/// True if one of these tables has rollouts.
+pub(crate) fn opens_items<'a>(
+    service: &Service,
+    mut tables: impl Iterator<Item = &'a str>,
+) -> bool {
+    let has_rollouts = |table: &str| {
+        service.tables.get(table).is_ok_and(|(_, table)| table.config().rollouts.is_some())
+    };
+    tables.any(has_rollouts)
 }
 
 /// True for rollouts or late columns of an item that is there: they never wait.
@@ -431,12 +506,12 @@ pub(crate) fn is_growth(item: &NewItem) -> bool {
 pub(crate) fn grow(table: &Table, item: NewItem, confirm: &Arc<dyn Confirm>) -> Result<()> {
     let NewItem { key, trajectory, change, .. } = item;
     let Some(ItemChange::Grows(growth)) = change.map(|it| *it) else { return Ok(()) };
-    let Growth { parts, rollouts, lease, overwrites } = growth;
+    let Growth { parts, rollouts, lease, late } = growth;
     let config = table.config();
     let about = |error: Error| error.context(&format!("Item {key} of table {}", table.name()));
     let piece = config.rollouts.as_ref().map(|settings| Piece::new(trajectory, parts, settings));
     let piece = piece.transpose().map_err(about)?;
-    if !table.grow(key, lease, rollouts, piece, overwrites)? {
+    if !table.grow(key, lease, rollouts, piece, late)? {
         confirm.refused(vec![(key, Refusal::Gone)]);
     }
     confirm.confirmed(&[key]);
@@ -479,7 +554,7 @@ struct Inbox {
 #[derive(Debug, Default)]
 struct InboxContent {
     keys: Vec<u64>,
-    /// Those that were refused.
+    /// Those of them that were refused.
     refused: Vec<(u64, Refusal)>,
     failure: Option<Error>,
 }

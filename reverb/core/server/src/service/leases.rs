@@ -118,6 +118,9 @@ impl Service {
         client: Arc<str>,
     ) -> Result<LeaseHold> {
         self.drain.check()?;
+        for table in self.tables.all() {
+            table.name_holder(holder, &client);
+        }
         let mut open = self.holders.open.lock();
         if open.values().all(|it| it.num_streams == 0) {
             tokio::spawn(end_late_holds(Arc::downgrade(self)));
@@ -178,3 +181,6 @@ pub(crate) async fn run(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

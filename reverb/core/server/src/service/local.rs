@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 use crate::observe::streams::{OpenStream, Stream, StreamKind, THIS_PROCESS, WaitsFor};
 use crate::service::Service;
 use crate::service::calls::answer_here;
-use crate::service::insert_stream::{grow, is_growth};
+use crate::service::insert_stream::{grow, is_growth, opens_items};
 use crate::service::leases::LeaseHold;
 use crate::service::limiter_hold::LoggedHold;
 use crate::service::selection::Selection;
@@ -233,6 +233,7 @@ impl Transport for LocalTransport {
                 confirm,
                 last_table: None,
                 has_openings: false,
+                max_wait: None,
                 open,
                 adopter,
             };
@@ -381,21 +382,62 @@ struct LocalInsertSink {
     last_table: Option<Weak<Table>>,
     /// True if it has carried items with rollouts.
     has_openings: bool,
+    max_wait: Option<Duration>,
     open: OpenStream,
     adopter: LocalAdopter,
 }
 
 impl LocalInsertSink {
-    async fn insert(&mut self, service: &Service, items: &mut Vec<NewItem>) -> Result<()> {
+    /// Waits until the server has room for the items.
+    async fn wait_for_room(&mut self, service: &Service, items: &[NewItem]) -> Result<()> {
         // Without more for the items that are there, a full table would stay full.
-        if !items.iter().all(is_growth) {
+        if items.iter().all(is_growth) {
+            let room = service.stop.or(service.memory.wait_for_any_room());
+            self.open.waiting(WaitsFor::Memory, room).await?;
+        } else {
             if let Some(table) = self.last_table.as_ref().and_then(Weak::upgrade) {
                 let room = service.stop.or(table.wait_for_insert_room());
                 self.open.waiting(WaitsFor::Table, room).await?;
             }
             let room = service.stop.or(service.memory.wait_for_room());
             self.open.waiting(WaitsFor::Memory, room).await?;
+            if opens_items(service, items.iter().map(|item| &*item.table)) {
+                let room = service.stop.or(service.memory.wait_for_growing_room());
+                self.open.waiting(WaitsFor::Memory, room).await?;
+            }
         }
+        Ok(())
+    }
+
+    /// Inserts items that may wait for so long, and refuses those that do.
+    async fn insert_within(
+        &mut self,
+        service: &Service,
+        items: &mut Vec<NewItem>,
+        max_wait: Duration,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        let room = tokio::time::timeout(max_wait, self.wait_for_room(service, items)).await;
+        let Ok(room) = room else {
+            let keys: Vec<u64> = items.iter().map(|item| item.key).collect();
+            let why = |&key| (key, Refusal::Waited("The server has no room.".into()));
+            self.confirm.refused(keys.iter().map(why).collect());
+            self.confirm.confirmed(&keys);
+            return Ok(());
+        };
+        room?;
+        self.insert(service, items)?;
+        if !items.is_empty() {
+            // The caller ends this wait when all are confirmed.
+            tokio::time::sleep(max_wait.saturating_sub(begin.elapsed())).await;
+            for table in service.tables.all() {
+                table.refuse_inserts(&self.confirm);
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, service: &Service, items: &mut Vec<NewItem>) -> Result<()> {
         self.open.count_items(items.len());
         let trajectories = items.iter_mut().map(|item| &mut item.trajectory);
         let adopted = self.adopter.adopt(trajectories);
@@ -440,15 +482,22 @@ impl LocalInsertSink {
 
     async fn insert_items(&mut self, items: &mut Vec<NewItem>) -> Result<()> {
         let service = self.service.get_for_stream()?;
-        let inserted = self.insert(&service, items).await;
+        let inserted = match self.max_wait {
+            Some(max_wait) => self.insert_within(&service, items, max_wait).await,
+            None => match self.wait_for_room(&service, items).await {
+                Ok(()) => self.insert(&service, items),
+                Err(error) => Err(error),
+            },
+        };
         inserted.map_err(|error| service.stop.explain(error))
     }
 }
 
 impl Drop for LocalInsertSink {
-    /// A writer that gives up an item with rollouts does not want it.
+    /// A writer that gives up an item with rollouts, or with a time limit, does not want it.
     fn drop(&mut self) {
-        let table = self.last_table.as_ref().filter(|_| self.has_openings).and_then(Weak::upgrade);
+        let unwanted = self.has_openings || self.max_wait.is_some();
+        let table = self.last_table.as_ref().filter(|_| unwanted).and_then(Weak::upgrade);
         if let Some(table) = table {
             table.cancel_inserts(&self.confirm);
         }
@@ -456,6 +505,10 @@ impl Drop for LocalInsertSink {
 }
 
 impl InsertSink for LocalInsertSink {
+    fn limit_wait(&mut self, max_wait: Option<Duration>) {
+        self.max_wait = max_wait;
+    }
+
     fn wait_here(&self) -> Option<WaitHere> {
         None
     }
@@ -590,7 +643,7 @@ async fn take_samples(
         samples
     } else {
         let interrupted = service.interrupted();
-        let samples = table.sample_until(wanted, timeout, options, interrupted);
+        let samples = table.sample_until(wanted, timeout, options, interrupted, None);
         let samples = stream.waiting_since(options.waits_since, samples).await;
         samples.map_err(|error| explain_timeout(service, table, timeout, error))?
     };

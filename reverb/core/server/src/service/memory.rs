@@ -7,6 +7,14 @@
 //! | from 90 % | the table that is most over its share gives up items, until 88 % |
 //! | from 97 % | insert streams and writers of this process wait; everything else continues |
 //! | from 100 % | streams that hold most chunks for later items are ended; no new ones open |
+//!
+//! Items with rollouts need room to grow before they can leave:
+//!
+//! | level | what happens |
+//! |---|---|
+//! | from 75 % in tables with rollouts | new items of these tables wait |
+//! | from 97 % | rollouts still come, over streams that have carried nothing else |
+//! | from 100 % | they wait; if no item is ready, the newest unfinished ones are prompts again |
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,6 +41,8 @@ use crate::service::throttle::{HOURLY, Throttle};
 const REMOVE_FROM_PERCENT: u64 = 90;
 const REMOVE_UNTIL_PERCENT: u64 = 88;
 const PAUSE_FROM_PERCENT: u64 = 97;
+/// Share of the limit in tables with rollouts above which their new items wait.
+const GROWING_PERCENT: u64 = 75;
 /// Share of the limit above which streams' chunks for later items end the largest stream, instead
 /// of evicting items.
 const STREAMS_PERCENT: u64 = 50;
@@ -76,6 +86,8 @@ pub(crate) struct Memory {
     pub(crate) max_bytes: Option<u64>,
     pub(crate) streams: HoldingStreams,
     tables: Vec<Arc<Table>>,
+    /// True if a table has rollouts.
+    has_rollouts: bool,
     /// Messages prepared for readers. Tables do not evict items for them.
     pub(crate) outgoing: Arc<Outgoing>,
     /// Locked by the only thread that evicts items.
@@ -88,6 +100,7 @@ pub(crate) struct Memory {
 struct Removal {
     fruitless_at: Option<Instant>,
     removed: Throttle<(), HOURLY>,
+    given_up: Throttle<(), HOURLY>,
 }
 
 impl Memory {
@@ -121,6 +134,7 @@ impl Memory {
             max_bytes,
             streams: HoldingStreams::default(),
             tables: tables.to_vec(),
+            has_rollouts: tables.iter().any(|table| table.config().rollouts.is_some()),
             outgoing: Outgoing::new(usize::try_from(outgoing).unwrap_or(usize::MAX)),
             removal: Mutex::default(),
             tier,
@@ -165,7 +179,40 @@ impl Memory {
         if self.tier.as_ref().is_none_or(|tier| !tier.may_free()) {
             self.remove_items(coming, removal);
         }
+        self.give_up_unfinished(removal);
         self.end_streams_if_full(&streams);
+    }
+
+    /// Makes unfinished items prompts again while memory is full of them, and nothing else frees
+    /// some: their rollouts wait for memory, and learners wait for their rollouts.
+    fn give_up_unfinished(&self, removal: &mut Removal) {
+        for table in self.with_rollouts() {
+            while self.is_above(100) && table.give_up_unfinished() {
+                removal.note_given_up(table.name(), self.max_bytes.unwrap_or(0));
+            }
+        }
+    }
+
+    fn with_rollouts(&self) -> impl Iterator<Item = &Arc<Table>> {
+        self.tables.iter().filter(|table| table.config().rollouts.is_some())
+    }
+
+    /// True if new items of tables with rollouts have to wait, so that those that are there can
+    /// grow.
+    pub(crate) fn is_full_for_growing(&self) -> bool {
+        self.has_rollouts && (self.is_full() || self.full_for_growing().is_some())
+    }
+
+    /// What new items of tables with rollouts wait for, if these have their part of the memory.
+    pub(crate) fn full_for_growing(&self) -> Option<FullServer> {
+        let limit = self.max_bytes.filter(|_| self.has_rollouts)?;
+        let total: u64 = self.with_rollouts().map(|table| table.bytes()).sum();
+        (total >= self.part(GROWING_PERCENT)).then_some(FullServer::Growing { total, limit })
+    }
+
+    /// Waits while new items of tables with rollouts have to wait.
+    pub(crate) async fn wait_for_growing_room(&self) {
+        self.wait_while(Self::is_full_for_growing).await;
     }
 
     /// Evicts items until there is room, counting `coming` bytes that will be freed anyway.
@@ -237,7 +284,9 @@ impl Memory {
                 .as_ref()
                 .map_or(0, |tier| table.payload_bytes().saturating_sub(tier.kept_bytes(index)));
             let bytes = table.bytes().saturating_sub(on_disk);
-            let may_remove = table.config().memory.when_full == WhenFull::Remove && bytes > 0;
+            let may_remove = table.config().memory.when_full == WhenFull::Remove
+                && bytes > 0
+                && table.has_evictable();
             // Below the limit, all shares shrink in proportion.
             let share = own(table).unwrap_or(part) / 100 * REMOVE_UNTIL_PERCENT;
             may_remove.then(|| (i128::from(bytes) - i128::from(share), table))
@@ -279,9 +328,18 @@ impl Memory {
 
     /// Waits while memory is full, and evicts items.
     pub(crate) async fn wait_for_room(&self) {
-        while self.is_full() {
+        self.wait_while(Self::is_full).await;
+    }
+
+    /// Waits while no memory is left at all, as rollouts do.
+    pub(crate) async fn wait_for_any_room(&self) {
+        self.wait_while(|memory| memory.is_above(100)).await;
+    }
+
+    async fn wait_while(&self, is_full: impl Fn(&Self) -> bool) {
+        while is_full(self) {
             self.make_room();
-            if self.is_full() {
+            if is_full(self) {
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
         }
@@ -293,6 +351,9 @@ impl Memory {
     ///
     /// `Unavailable`, so that clients retry: the stream itself is not at fault.
     pub(crate) fn check_new_stream(&self) -> Result<()> {
+        if self.is_above(100) {
+            self.make_room();
+        }
         if self.is_above(100) {
             Err(self.used_up("A new insert stream is refused"))
         } else {
@@ -411,6 +472,19 @@ impl Memory {
 }
 
 impl Removal {
+    fn note_given_up(&mut self, table: &str, max_bytes: u64) {
+        if let Some(items) = self.given_up.count((), 1, SystemTime::now()) {
+            tracing::warn!(
+                table,
+                items,
+                "gave up the rollouts of unfinished items: the memory of the server is full of them \
+                 (max_bytes {}), and none is ready. Lower ahead or max_items, or raise max_bytes; \
+                 logged once an hour",
+                byte_size::describe(max_bytes),
+            );
+        }
+    }
+
     fn note_removed(&mut self, table: &str, items: usize, max_bytes: u64) {
         if let Some(items) = self.removed.count((), items as u64, SystemTime::now()) {
             tracing::info!(
@@ -424,7 +498,8 @@ impl Removal {
     }
 }
 
-/// Pauses reading of an insert stream while memory is full.
+/// Pauses reading of an insert stream while memory is full; one that has carried rollouts alone, or
+/// nothing, while no more memory is left at all.
 #[derive(Debug)]
 pub(crate) struct InsertGate {
     pub(crate) memory: Arc<Memory>,
@@ -438,7 +513,9 @@ impl Gate for InsertGate {
         if self.memory.is_full() {
             self.memory.make_room();
         }
-        let is_full = self.memory.is_full();
+        // Without their rollouts, the items that are there would never be ready and leave.
+        let may_grow = self.memory.has_rollouts && !self.stream.has_inserts();
+        let is_full = self.memory.is_full() && (!may_grow || self.memory.is_above(100));
         // A writer that has sent nothing does not wait. What it has sent stays unread while this
         // gate is closed, so a wait lasts until memory has room.
         if let Some(stream) = &self.listed

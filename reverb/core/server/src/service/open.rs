@@ -172,6 +172,8 @@ fn open_store(
         tracing::info!("store {store}: {times}, so the tables of the store are taken");
         return Ok(opened);
     }
+    // What lived elsewhere meanwhile is this shard, which may have another number of neighbours.
+    tier.check_start(options.shard.as_ref(), false)?;
     let aside = tier.set_aside()?;
     tracing::warn!(
         "store {store}: {times}, so that one is loaded; the files of the store are in {}",

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sample stream: receives requests, and sends exactly the requested number of samples in order.
 
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use reverb_auth::Right;
 use reverb_base::{Error, Result};
 use reverb_data::{Chunk, Sampled, keep_samples};
-use reverb_engine::MAX_SAMPLE_ITEMS;
+use reverb_engine::{MAX_SAMPLE_ITEMS, Presence, Table};
 use reverb_rpc::framing::MessageReader;
 use reverb_rpc::message::Message;
 use reverb_rpc::server::{Content, PASS_BYTES, Responder, decode};
@@ -124,8 +127,10 @@ async fn serve_request(
             samples
         } else {
             let interrupted = service.interrupted();
-            let samples = pin!(table.sample_until(wanted, timeout, options, interrupted));
-            let samples = pin!(wait_for_samples(samples, responder));
+            let presence = Arc::default();
+            let reader = Some(Arc::clone(&presence));
+            let samples = pin!(table.sample_until(wanted, timeout, options, interrupted, reader));
+            let samples = pin!(wait_for_samples(table, samples, responder, &presence));
             let samples = stream.waiting_since(options.waits_since, samples).await;
             samples.map_err(|error| explain_timeout(service, table, timeout, error))?
         };
@@ -338,14 +343,46 @@ async fn send_epoch_end(
 }
 
 async fn wait_for_samples(
-    samples: impl Future<Output = Result<Vec<Sampled>>>,
+    table: &Table,
+    mut samples: Pin<&mut impl Future<Output = Result<Vec<Sampled>>>>,
     responder: &mut Responder,
+    presence: &Arc<Presence>,
 ) -> Result<Vec<Sampled>> {
     responder.announce();
-    tokio::select! {
-        biased;
-        samples = samples => samples,
-        () = responder.closed() => Err(Error::cancelled("The reader cancelled the stream.")),
+    let mut closed = pin!(responder.closed());
+    poll_fn(|context| {
+        if let Poll::Ready(samples) = samples.as_mut().poll(context) {
+            return Poll::Ready(samples);
+        }
+        let num_events = presence.num_events();
+        let waker = EventWaker { presence: Arc::clone(presence), task: context.waker().clone() };
+        let waker = Waker::from(Arc::new(waker));
+        if closed.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+            return Poll::Ready(Err(Error::cancelled("The reader cancelled the stream.")));
+        }
+        if presence.explain(num_events) {
+            table.serve_again();
+            return samples.as_mut().poll(context);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Wakes the task of a call when something happens to its stream, and notes it before.
+struct EventWaker {
+    presence: Arc<Presence>,
+    task: Waker,
+}
+
+impl Wake for EventWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.presence.note_event();
+        self.task.wake_by_ref();
     }
 }
 

@@ -98,7 +98,7 @@ pub struct ShardOptions {
 /// Serves tables, over gRPC and to callers in this process, until it is stopped or dropped.
 #[derive(Debug)]
 pub struct Server {
-    service: Arc<Service>,
+    pub(super) service: Arc<Service>,
     address: SocketAddr,
     unix_path: Option<PathBuf>,
     http_port: Option<u16>,

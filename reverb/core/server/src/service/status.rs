@@ -216,6 +216,7 @@ fn surroundings(service: &Service, now_ns: i64, shows_paths: bool) -> Surroundin
         draining: service.drain.by(),
         journal: memory.journal_facts(shows_paths),
         full_server: memory.is_full().then(|| memory.what_makes_room(shows_paths)),
+        full_for_growing: memory.full_for_growing(),
     }
 }
 

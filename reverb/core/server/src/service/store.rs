@@ -184,11 +184,7 @@ impl Tier {
         shard: Option<&ShardOptions>,
         cancelled: &AtomicBool,
     ) -> Result<Option<Vec<Arc<Table>>>> {
-        if let Some(options) = shard.filter(|options| !options.rejoins)
-            && let Some(place) = place_in(&options.map, options.index)
-        {
-            self.check_shard(&place, true)?;
-        }
+        self.check_start(shard, true)?;
         let restore_settings = self.options.journal.is_some_and(|it| it.restore_settings);
         let about = format!("store {}", self.options.path.display());
         let filled = self.recovery.lock().fill(tables, restore_settings, &about, cancelled)?;
@@ -202,6 +198,18 @@ impl Tier {
             return Err(error);
         }
         Ok(Some(tables))
+    }
+
+    /// Checks that a shard that starts, and has its place, has the items of this place; see
+    /// [`Self::check_shard`].
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if they are of another place.
+    pub(crate) fn check_start(&self, shard: Option<&ShardOptions>, begins: bool) -> Result<()> {
+        let shard = shard.filter(|options| !options.rejoins);
+        let place = shard.and_then(|options| place_in(&options.map, options.index));
+        place.map_or(Ok(()), |place| self.check_shard(&place, begins))
     }
 
     /// Checks that the items that the journal gave back are of this place in a group. The number of

@@ -19,6 +19,7 @@ fn insert(
         chunks: chunks.iter().map(raw_chunk).collect(),
         items,
         keep_chunk_keys: keep.to_vec(),
+        max_wait_ms: None,
     }
 }
 

@@ -120,6 +120,7 @@ async fn an_insert_that_waits_when_the_server_stops_is_not_confirmed() {
                 raw_item(2, "q", vec![raw_slice(2, 0, 1)]),
             ],
             keep_chunk_keys: vec![],
+            max_wait_ms: None,
         })
         .await;
     assert_eq!(stream.keys(1).await, [1]);

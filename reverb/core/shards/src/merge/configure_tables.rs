@@ -13,7 +13,7 @@ use reverb_wire::generated::reverb::{
     ChangedSetting, ConfigureTablesRequest, ConfigureTablesResponse, DirectoryRequest,
     SetDirectoryRequest, ShardMap, TableChange,
 };
-use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse, TableInfo};
+use reverb_wire::generated::{RolloutSettings, ServerInfoRequest, ServerInfoResponse, TableInfo};
 
 use super::roll_call::{Present, change_all, roll_call};
 use super::{Merge, ask_all};
@@ -168,6 +168,8 @@ fn part_of(
         Ok(TableChange {
             priority_exponent: change.priority_exponent,
             sampler: change.sampler,
+            // A group of one server has such tables, and that server says if it has.
+            rollouts: change.rollouts.clone(),
             ..status::settings_in(change, &part)
         })
     });
@@ -228,6 +230,7 @@ fn given_after(given: &[TableInfo], changes: &[TableChange]) -> Vec<TableInfo> {
             rate_limiter,
             priority_exponent,
             sampler,
+            rollouts,
         } = change;
         let Some(table) = given.iter_mut().find(|table| table.name == *name) else {
             continue;
@@ -243,6 +246,16 @@ fn given_after(given: &[TableInfo], changes: &[TableChange]) -> Vec<TableInfo> {
         {
             sampler.distribution =
                 Some(Distribution::Prioritized(Prioritized { priority_exponent }));
+        }
+        if let (Some(change), Some(info)) =
+            (rollouts.as_ref().and_then(|it| it.settings.as_ref()), &mut table.rollouts)
+        {
+            let before = info.settings.take().unwrap_or_default();
+            info.settings = Some(RolloutSettings {
+                num_columns: before.num_columns,
+                item_columns: before.item_columns,
+                ..change.clone()
+            });
         }
         if let (Some(limiter), Some(info)) = (rate_limiter, &mut table.rate_limiter_info) {
             info.samples_per_insert = limiter.samples_per_insert;

@@ -158,6 +158,10 @@ impl CountedSink {
 }
 
 impl InsertSink for CountedSink {
+    fn limit_wait(&mut self, max_wait: Option<Duration>) {
+        self.sink.limit_wait(max_wait);
+    }
+
     fn wait_here(&self) -> Option<WaitHere> {
         self.sink.wait_here()
     }

@@ -15,7 +15,7 @@ use crate::generated::reverb::{
     SetDirectoryRequest, SetDirectoryResponse, SetPausedRequest, SetPausedResponse,
     SetRateLimiterRequest, SetRateLimiterResponse, SetVersionRequest, SetVersionResponse,
     SettleRequest, SettleResponse, StatusRequest, StatusResponse, SyncRequest, SyncResponse,
-    TakeRequest, TakeResponse, WaitReasonRequest, WaitReasonResponse,
+    TableChange, TakeRequest, TakeResponse, WaitReasonRequest, WaitReasonResponse,
 };
 use crate::generated::{
     CheckpointRequest, CheckpointResponse, ResetRequest, ResetResponse, ServerInfoRequest,
@@ -120,11 +120,15 @@ impl Call for ConfigureTablesRequest {
         repeat: Repeat::Change { not_after: 3 },
         announced: true,
         missing: Some("change its tables while it runs"),
-        asks_for: |request| match ConfigureTablesRequest::decode(request.clone()) {
-            Ok(request) if request.changes.iter().any(|change| change.sampler.is_some()) => {
-                &[Capability::Selectors]
+        asks_for: |request| {
+            let request = ConfigureTablesRequest::decode(request.clone()).unwrap_or_default();
+            let has = |has: fn(&TableChange) -> bool| request.changes.iter().any(has);
+            match (has(|it| it.sampler.is_some()), has(|it| it.rollouts.is_some())) {
+                (false, false) => &[],
+                (true, false) => &[Capability::Selectors],
+                (false, true) => &[Capability::Rollouts],
+                (true, true) => &[Capability::Selectors, Capability::Rollouts],
             }
-            _ => &[],
         },
         ..call::<Self>()
     };

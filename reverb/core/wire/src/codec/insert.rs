@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `InsertStreamRequest` and `InsertStreamResponse`.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use prost::Message as _;
 use reverb_base::{Error, Result};
-use reverb_data::proto_bytes::{Field, Reader, put_bytes_field, put_nested, put_packed_field};
+use reverb_data::proto_bytes::{
+    Field, Reader, put_bytes_field, put_nested, put_packed_field, put_tag, put_varint,
+    put_varint_field,
+};
 use reverb_data::rollouts::Refusal;
 
 use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk};
@@ -16,8 +21,12 @@ use crate::generated::insert_stream_response::Refused;
 use crate::transport::InsertBatch;
 use reverb_rpc::message::{Message, MessageBuilder};
 
-/// Encodes a batch; `templates` belong to the stream.
-pub fn encode_request(batch: &InsertBatch, templates: &mut TrajectoryTemplates) -> Message {
+/// Encodes a batch, whose items may wait for so long; `templates` belong to the stream.
+pub fn encode_request(
+    batch: &InsertBatch,
+    templates: &mut TrajectoryTemplates,
+    max_wait: Option<Duration>,
+) -> Message {
     let small = batch.chunks.iter().map(|chunk| chunk.payload_len().min(2048) + 64).sum::<usize>();
     let mut builder = MessageBuilder::with_capacity(
         small + batch.items.len() * 96 + batch.keep_chunk_keys.len() * 10,
@@ -40,11 +49,19 @@ pub fn encode_request(batch: &InsertBatch, templates: &mut TrajectoryTemplates) 
             if let Some(change) = &item.change {
                 put_bytes_field(out, 1003, &from_change(change).encode_to_vec());
             }
+            put_varint_field(out, 1005, u64::from(item.replaces));
         });
     }
     put_packed_field(out, 3, &batch.keep_chunk_keys);
+    if let Some(max_wait) = max_wait {
+        put_tag(out, MAX_WAIT_MS, 0);
+        put_varint(out, u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX));
+    }
     builder.finish()
 }
+
+/// Number of the field of a request for the longest wait of its items.
+const MAX_WAIT_MS: u32 = 1000;
 
 /// Approximate memory of a chunk without content that a stream holds.
 const CHUNK_BYTES: usize = 112;
@@ -56,6 +73,7 @@ pub struct InsertRequest {
     num_chunks: usize,
     num_items: usize,
     num_kept_chunks: usize,
+    max_wait: Option<Duration>,
 }
 
 impl InsertRequest {
@@ -68,6 +86,7 @@ impl InsertRequest {
         let mut num_chunks = 0;
         let mut num_items = 0;
         let mut num_kept_chunks = 0;
+        let mut max_wait = None;
         let mut reader = Reader::new(&message);
         while let Some((field, value)) = reader.field()? {
             match (field, value) {
@@ -75,13 +94,19 @@ impl InsertRequest {
                 (2, Field::Bytes(_)) => num_items += 1,
                 (3, Field::Varint(_)) => num_kept_chunks += 1,
                 (3, Field::Bytes(packed)) => num_kept_chunks += packed_len(packed),
+                (MAX_WAIT_MS, Field::Varint(ms)) => max_wait = Some(Duration::from_millis(ms)),
                 _ => {}
             }
         }
         // The factor of two allows chunks of a single number, which take some fifty bytes in a
         // message.
         decoded_size::check(2 * message.len(), num_chunks * CHUNK_BYTES)?;
-        Ok(Self { message, num_chunks, num_items, num_kept_chunks })
+        Ok(Self { message, num_chunks, num_items, num_kept_chunks, max_wait })
+    }
+
+    /// Longest wait of its items, if it is limited.
+    pub fn max_wait(&self) -> Option<Duration> {
+        self.max_wait
     }
 
     /// Number of chunks.

@@ -35,6 +35,8 @@ pub struct RawItem<'a> {
     pub inserted_at_ns: i64,
     /// True if it has the chunk references of early checkpoints, which `trajectory` does not read.
     pub has_deprecated_references: bool,
+    /// True if it takes the place of the item that has its key.
+    pub replaces: bool,
     /// Message for what the columns are for, in a table with rollouts.
     pub change: Option<&'a [u8]>,
     /// Message for how far an item with rollouts is, in a checkpoint.
@@ -71,6 +73,7 @@ impl<'a> RawItem<'a> {
             times_sampled: 0,
             inserted_at_ns: 0,
             has_deprecated_references: false,
+            replaces: false,
             change: None,
             growing: None,
             message,
@@ -96,6 +99,7 @@ impl<'a> RawItem<'a> {
                 (1002, Field::Fixed64(bits)) => item.removal_priority = Some(f64::from_bits(bits)),
                 (1003, Field::Bytes(change)) => item.change = Some(change),
                 (1004, Field::Bytes(growing)) => item.growing = Some(growing),
+                (1005, Field::Varint(flag)) => item.replaces = flag != 0,
                 _ => {}
             }
         }
@@ -464,6 +468,7 @@ mod tests {
                 removal_priority,
                 change: None,
                 rollouts: None,
+                replaces: false,
             }
         }
     }

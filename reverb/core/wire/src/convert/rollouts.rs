@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use prost::Message as _;
 use reverb_base::{Error, Result};
+use reverb_data::RolloutsChange;
 use reverb_data::rollouts::{
-    Growth, ItemChange, LeaseId, OnStale, Opening, Outcome, Part, Refusal, Rollout,
+    Growth, ItemChange, Late, LeaseId, OnStale, Opening, Outcome, Part, Refusal, Rollout,
     RolloutSettings, SequenceInfo, SequenceOf, Stage, StoredGrowing, Versions,
 };
 
@@ -16,6 +17,7 @@ use crate::generated as proto;
 use crate::generated::growing_item::Stage as ProtoStage;
 use crate::generated::insert_stream_response::Refused;
 use crate::generated::item_change as parts;
+use crate::generated::reverb::RolloutsChange as RolloutsChangeMessage;
 use crate::generated::rollout_settings::OnStale as ProtoOnStale;
 
 /// Memory of a part, and of a rollout, that was decoded.
@@ -34,6 +36,7 @@ pub fn from_settings(settings: &RolloutSettings) -> proto::RolloutSettings {
         on_stale: match settings.on_stale {
             OnStale::Again => ProtoOnStale::Again,
             OnStale::Keep => ProtoOnStale::Keep,
+            OnStale::Wait => ProtoOnStale::Wait,
         }
         .into(),
         open_timeout_ms: settings
@@ -56,11 +59,30 @@ pub fn to_settings(message: &proto::RolloutSettings) -> RolloutSettings {
         on_stale: match message.on_stale() {
             ProtoOnStale::Again => OnStale::Again,
             ProtoOnStale::Keep => OnStale::Keep,
+            ProtoOnStale::Wait => OnStale::Wait,
         },
         open_timeout: (message.open_timeout_ms > 0)
             .then(|| Duration::from_millis(message.open_timeout_ms)),
         max_attempts: message.max_attempts,
     }
+}
+
+/// The message for new settings of a table. The columns of items do not change, so they have the
+/// names that `item` has.
+pub fn from_new_settings(settings: &RolloutSettings, item: Vec<String>) -> RolloutsChangeMessage {
+    RolloutsChangeMessage { settings: Some(from_settings(settings)), item }
+}
+
+/// New settings of a table.
+///
+/// # Errors
+///
+/// `InvalidArgument` if they are missing.
+pub fn to_new_settings(message: &RolloutsChangeMessage) -> Result<RolloutsChange> {
+    let Some(settings) = &message.settings else {
+        return Err(Error::invalid_argument("The change of rollouts has no settings."));
+    };
+    Ok(RolloutsChange { settings: to_settings(settings), item: message.item.clone() })
 }
 
 /// The message for a lease.
@@ -128,14 +150,14 @@ pub fn to_rollout(message: &proto::Rollout) -> Rollout {
 
 /// The message for what the columns of an item are for.
 pub fn from_change(change: &ItemChange) -> proto::ItemChange {
-    let (opens, parts, rollouts, lease, overwrites) = match change {
+    let (opens, parts, rollouts, lease, late) = match change {
         ItemChange::Opens(Opening { name, after, parts, rollouts }) => {
             let after = after.as_ref().map(ToString::to_string);
             let opens = parts::Opening { name: name.to_string(), after };
-            (Some(opens), parts, rollouts, None, false)
+            (Some(opens), parts, rollouts, None, Late::default())
         }
-        ItemChange::Grows(Growth { parts, rollouts, lease, overwrites }) => {
-            (None, parts, rollouts, *lease, *overwrites)
+        ItemChange::Grows(Growth { parts, rollouts, lease, late }) => {
+            (None, parts, rollouts, *lease, *late)
         }
     };
     proto::ItemChange {
@@ -143,7 +165,8 @@ pub fn from_change(change: &ItemChange) -> proto::ItemChange {
         parts: parts.iter().map(from_part).collect(),
         rollouts: rollouts.iter().map(from_rollout).collect(),
         lease: lease.map(from_lease),
-        overwrites,
+        overwrites: late.overwrites,
+        attempts: late.attempts,
     }
 }
 
@@ -164,8 +187,8 @@ pub fn to_change(message: &[u8]) -> Result<ItemChange> {
         return Ok(ItemChange::Opens(Opening { name, after, parts, rollouts }));
     }
     let lease = message.lease.as_ref().map(|lease| to_lease(Some(lease))).transpose()?;
-    let overwrites = message.overwrites;
-    Ok(ItemChange::Grows(Growth { parts, rollouts, lease, overwrites }))
+    let late = Late { overwrites: message.overwrites, attempts: message.attempts };
+    Ok(ItemChange::Grows(Growth { parts, rollouts, lease, late }))
 }
 
 /// The message for an item in a checkpoint, without its columns.
@@ -180,6 +203,7 @@ pub fn from_growing(item: &StoredGrowing) -> proto::GrowingItem {
         }
         .into(),
         attempts: item.attempts,
+        given_up: item.given_up,
         opened_at: item.opened_at,
         rollouts: item.rollouts.iter().map(from_rollout).collect(),
         parts: item.aside.iter().flat_map(|(_, parts)| parts.iter().map(from_part)).collect(),
@@ -213,6 +237,7 @@ pub fn to_growing(key: u64, message: &[u8]) -> Result<(StoredGrowing, Arc<[Part]
         order: message.order,
         stage,
         attempts: message.attempts,
+        given_up: message.given_up,
         opened_at: message.opened_at,
         aside: None,
     };
@@ -226,18 +251,23 @@ pub fn from_refusal(key: u64, refusal: &Refusal) -> Refused {
         is_present: *refusal == Refusal::Present,
         newest: match refusal {
             Refusal::Newest(name) => Some(name.to_string()),
-            Refusal::Present | Refusal::Gone => None,
+            Refusal::Present | Refusal::Gone | Refusal::Waited(_) => None,
+        },
+        waited_for: match refusal {
+            Refusal::Waited(reason) => Some(reason.to_string()),
+            Refusal::Present | Refusal::Gone | Refusal::Newest(_) => None,
         },
     }
 }
 
 /// The refused item in a message.
 pub fn to_refusal(message: Refused) -> (u64, Refusal) {
-    let Refused { key, is_present, newest } = message;
-    let refusal = match newest {
-        Some(name) => Refusal::Newest(name.into()),
-        None if is_present => Refusal::Present,
-        None => Refusal::Gone,
+    let Refused { key, is_present, newest, waited_for } = message;
+    let refusal = match (newest, waited_for) {
+        (Some(name), _) => Refusal::Newest(name.into()),
+        (None, Some(reason)) => Refusal::Waited(reason.into()),
+        (None, None) if is_present => Refusal::Present,
+        (None, None) => Refusal::Gone,
     };
     (key, refusal)
 }

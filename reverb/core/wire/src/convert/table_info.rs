@@ -55,7 +55,19 @@ pub fn from_rollouts((info, settings): (&RolloutsInfo, &RolloutSettings)) -> pro
         ready: info.ready,
         leased: info.leased,
         items: Vec::new(),
+        left: info.left.iter().map(from_left).collect(),
     }
+}
+
+fn from_left((reason, count): &(Box<str>, u64)) -> proto::LeftItems {
+    let count = i64::try_from(*count).unwrap_or(i64::MAX);
+    proto::LeftItems { reason: reason.to_string(), count }
+}
+
+/// Numbers of items that left, by the name of the reason.
+pub fn to_left(message: &proto::RolloutsInfo) -> Vec<(Box<str>, u64)> {
+    let one = |it: &proto::LeftItems| (it.reason.as_str().into(), it.count.max(0).cast_unsigned());
+    message.left.iter().map(one).collect()
 }
 
 /// The message for a stored table. Values that a checkpoint does not have are 0.
@@ -66,7 +78,10 @@ pub fn from_checkpoint(message: &proto::PriorityTableCheckpoint) -> proto::Table
         sampler_options: message.sampler,
         remover_options: message.remover,
         max_size: message.max_size,
-        current_size: limiter.insert_count - limiter.delete_count,
+        current_size: message.rollouts.as_ref().map_or_else(
+            || limiter.insert_count - limiter.delete_count,
+            |it| i64::try_from(it.open + it.settled + it.ready).unwrap_or(i64::MAX),
+        ),
         rate_limiter_info: Some(rate_limiter(
             &to_rate_limiter(&limiter),
             limiter.insert_count,

@@ -119,6 +119,9 @@ pub struct PrioritizedItem {
     /// file of items.
     #[prost(message, optional, tag = "1004")]
     pub rollouts: ::core::option::Option<GrowingItem>,
+    /// The item takes the place of the one that has its key. Without it, that one gets the priority.
+    #[prost(bool, tag = "1005")]
+    pub replaces: bool,
 }
 /// A client's hold on items of a table with rollouts. Not in dm-reverb, like all that follows up to
 /// `KeyWithPriority`.
@@ -150,6 +153,9 @@ pub struct ItemChange {
     /// Late columns replace those that are there; else those stay.
     #[prost(bool, tag = "5")]
     pub overwrites: bool,
+    /// Attempts of the item when late columns were made for it: they belong to its rollouts of then.
+    #[prost(uint32, optional, tag = "6")]
+    pub attempts: ::core::option::Option<u32>,
 }
 /// Nested message and enum types in `ItemChange`.
 pub mod item_change {
@@ -202,6 +208,9 @@ pub struct GrowingItem {
     pub sequence_rollouts: ::prost::alloc::vec::Vec<u32>,
     #[prost(uint32, repeated, tag = "9")]
     pub sequence_lengths: ::prost::alloc::vec::Vec<u32>,
+    /// Attempts that the server gave up for lack of memory, which max_attempts does not count.
+    #[prost(uint32, tag = "10")]
+    pub given_up: u32,
 }
 /// Nested message and enum types in `GrowingItem`.
 pub mod growing_item {
@@ -307,6 +316,7 @@ pub mod rollout_settings {
     pub enum OnStale {
         Again = 0,
         Keep = 1,
+        Wait = 2,
     }
     impl OnStale {
         /// String value of the enum field names used in the ProtoBuf definition.
@@ -317,6 +327,7 @@ pub mod rollout_settings {
             match self {
                 Self::Again => "AGAIN",
                 Self::Keep => "KEEP",
+                Self::Wait => "WAIT",
             }
         }
         /// Creates an enum from field names used in the ProtoBuf definition.
@@ -324,13 +335,14 @@ pub mod rollout_settings {
             match value {
                 "AGAIN" => Some(Self::Again),
                 "KEEP" => Some(Self::Keep),
+                "WAIT" => Some(Self::Wait),
                 _ => None,
             }
         }
     }
 }
 /// A table with rollouts at one moment.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RolloutsInfo {
     #[prost(message, optional, tag = "1")]
     pub settings: ::core::option::Option<RolloutSettings>,
@@ -359,6 +371,18 @@ pub struct RolloutsInfo {
     /// are not ready have their columns here.
     #[prost(bytes = "vec", repeated, tag = "10")]
     pub items: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    /// Items that left since the table was first made; reasons without any are left out.
+    #[prost(message, repeated, tag = "11")]
+    pub left: ::prost::alloc::vec::Vec<LeftItems>,
+}
+/// Items that left a table for one reason.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeftItems {
+    /// Name of a field of `reverb.RemovedItems`, such as "sampled_out".
+    #[prost(string, tag = "1")]
+    pub reason: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub count: i64,
 }
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct KeyWithPriority {
@@ -600,13 +624,16 @@ pub struct InsertStreamRequest {
     /// Chunks that the stream keeps after the items, each once. Ignored if there are no items.
     #[prost(uint64, repeated, tag = "3")]
     pub keep_chunk_keys: ::prost::alloc::vec::Vec<u64>,
+    /// Not in dm-reverb. Items that wait for so long to be inserted are refused; absent for none.
+    #[prost(uint64, optional, tag = "1000")]
+    pub max_wait_ms: ::core::option::Option<u64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct InsertStreamResponse {
     #[prost(uint64, repeated, tag = "1")]
     pub keys: ::prost::alloc::vec::Vec<u64>,
     /// Those of `keys` that were refused: the item is not there, or not the caller's, unless they say
-    /// more. Only in tables with rollouts.
+    /// more.
     #[prost(message, repeated, tag = "1000")]
     pub refused: ::prost::alloc::vec::Vec<insert_stream_response::Refused>,
 }
@@ -623,6 +650,9 @@ pub mod insert_stream_response {
         /// Name of the newest item, which is not the one that it should come after.
         #[prost(string, optional, tag = "3")]
         pub newest: ::core::option::Option<::prost::alloc::string::String>,
+        /// It waited for longer than `max_wait_ms`, and for this; of several, the first one says it.
+        #[prost(string, optional, tag = "4")]
+        pub waited_for: ::core::option::Option<::prost::alloc::string::String>,
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]

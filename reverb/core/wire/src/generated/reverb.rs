@@ -273,6 +273,18 @@ pub struct TableChange {
     /// Parameters of the sampler, which must be of the same kind.
     #[prost(message, optional, tag = "7")]
     pub sampler: ::core::option::Option<super::deepmind::reverb::KeyDistributionOptions>,
+    #[prost(message, optional, tag = "8")]
+    pub rollouts: ::core::option::Option<RolloutsChange>,
+}
+/// Settings of the rollouts of a table. `num_rollouts` and the columns of items must be the same.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RolloutsChange {
+    /// Its columns are ignored: `item` names them.
+    #[prost(message, optional, tag = "1")]
+    pub settings: ::core::option::Option<super::deepmind::reverb::RolloutSettings>,
+    /// Names of the columns that an item has once.
+    #[prost(string, repeated, tag = "2")]
+    pub item: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ConfigureTablesRequest {
@@ -1094,6 +1106,95 @@ pub struct TableStatus {
     pub restored_inserts: i64,
     #[prost(int64, tag = "25")]
     pub restored_samples: i64,
+    /// Absent without rollouts.
+    #[prost(message, optional, tag = "26")]
+    pub rollouts: ::core::option::Option<RolloutsStatus>,
+}
+/// The items of a table with rollouts. Counters are since the start of the server.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RolloutsStatus {
+    /// Version of the policy.
+    #[prost(sint64, tag = "1")]
+    pub version: i64,
+    /// Items that the backlog counts, and their limit; 0 for none.
+    #[prost(int64, tag = "2")]
+    pub backlog: i64,
+    #[prost(int64, tag = "3")]
+    pub max_backlog: i64,
+    /// Items taken since the version was set.
+    #[prost(int64, tag = "4")]
+    pub taken: i64,
+    /// Items by stage.
+    #[prost(int64, tag = "5")]
+    pub open: i64,
+    #[prost(int64, tag = "6")]
+    pub settled: i64,
+    #[prost(int64, tag = "7")]
+    pub ready: i64,
+    /// Open items that generators hold, and ready ones that learners hold.
+    #[prost(int64, tag = "8")]
+    pub open_held: i64,
+    #[prost(int64, tag = "9")]
+    pub ready_held: i64,
+    /// Takes of open items, and of settled ones, that wait.
+    #[prost(int64, tag = "10")]
+    pub waiting_open: i64,
+    #[prost(int64, tag = "11")]
+    pub waiting_settled: i64,
+    /// Final rollouts, and those that were given up.
+    #[prost(int64, tag = "12")]
+    pub num_rollouts: i64,
+    #[prost(int64, tag = "13")]
+    pub num_failed_rollouts: i64,
+    /// Items that are prompts again, because they became stale or the memory was full.
+    #[prost(int64, tag = "14")]
+    pub num_again: i64,
+    /// Items whose client was lost, or held them for too long.
+    #[prost(int64, tag = "15")]
+    pub num_lost_leases: i64,
+    /// Seconds since the last rollout; absent if none came since the start.
+    #[prost(double, optional, tag = "16")]
+    pub last_rollout_age_s: ::core::option::Option<f64>,
+    /// Staleness of each taken or sampled item, in versions.
+    #[prost(message, optional, tag = "17")]
+    pub staleness: ::core::option::Option<Histogram>,
+    /// The open item that was inserted first; absent without one.
+    #[prost(message, optional, tag = "18")]
+    pub oldest_open: ::core::option::Option<OpenItem>,
+    /// The lease of a learner that has lasted longest; absent without one.
+    #[prost(message, optional, tag = "19")]
+    pub oldest_lease: ::core::option::Option<HeldItems>,
+    /// Settled items that stages hold.
+    #[prost(int64, tag = "20")]
+    pub settled_held: i64,
+}
+/// An open item.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct OpenItem {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Time since its insert.
+    #[prost(double, tag = "2")]
+    pub age_s: f64,
+    /// Its final rollouts, and how many it will have.
+    #[prost(int64, tag = "3")]
+    pub num_final: i64,
+    #[prost(int64, tag = "4")]
+    pub num_rollouts: i64,
+    /// Name of the client that holds it; empty if none does.
+    #[prost(string, tag = "5")]
+    pub holder: ::prost::alloc::string::String,
+}
+/// Items that a client holds.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HeldItems {
+    /// Name of the client.
+    #[prost(string, tag = "1")]
+    pub holder: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub num_items: i64,
+    #[prost(double, tag = "3")]
+    pub age_s: f64,
 }
 /// State of a table.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1151,6 +1252,15 @@ pub struct RemovedItems {
     /// Removed because a payload could not be read back from disk.
     #[prost(int64, tag = "9")]
     pub lost: i64,
+    /// Removed because too few rollouts of the item were made, or too many clients lost it.
+    #[prost(int64, tag = "10")]
+    pub failed: i64,
+    /// Removed because the item was staler than the table allows.
+    #[prost(int64, tag = "11")]
+    pub stale: i64,
+    /// Removed because another item with its key took its place.
+    #[prost(int64, tag = "12")]
+    pub replaced: i64,
 }
 /// State of the inserts or of the samples of a table.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -2,6 +2,7 @@
 //! An insert stream over the network.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_base::tasks::SharedTask;
@@ -36,6 +37,7 @@ pub(super) fn stream(call: Call, is_one_of_several: bool) -> InsertStream {
             in_flight,
             end,
             templates: TrajectoryTemplates::default(),
+            max_wait: None,
         }),
         confirmations: receiver,
         refused,
@@ -131,9 +133,14 @@ struct GrpcInsertSink {
     /// Reason for which the server ended the stream, once it has.
     end: watch::Receiver<Option<Error>>,
     templates: TrajectoryTemplates,
+    max_wait: Option<Duration>,
 }
 
 impl InsertSink for GrpcInsertSink {
+    fn limit_wait(&mut self, max_wait: Option<Duration>) {
+        self.max_wait = max_wait;
+    }
+
     fn wait_here(&self) -> Option<WaitHere> {
         let (in_flight, driver) = (Arc::clone(&self.in_flight), Arc::clone(&self.driver));
         Some(Arc::new(move || in_flight.wait_here(&driver)))
@@ -144,7 +151,7 @@ impl InsertSink for GrpcInsertSink {
             if let Some(error) = self.end.borrow().clone() {
                 return Err(error);
             }
-            let message = encode_request(&batch, &mut self.templates);
+            let message = encode_request(&batch, &mut self.templates, self.max_wait);
             self.in_flight.begin(batch.items.len(), &self.driver);
             let sent = self.sender.send(message).await;
             drop(batch);

@@ -9,16 +9,13 @@ use reverb_data::{Sampled, spare_samples};
 
 use crate::codec::sample::{SampleDecoder, request as encode_request};
 use crate::grpc::fail;
-use crate::transport::{BoxFuture, SampleRequest, SampleStream, stream_ended};
+use crate::transport::{ANSWER_GRACE, BoxFuture, SampleRequest, SampleStream, stream_ended};
 use reverb_rpc::client::{Call, Channel};
 use reverb_rpc::message::Message;
 use reverb_rpc::target::{Scheme, ServerAddress, Target};
 
 /// Maximum number of samples for which memory is reserved before they arrive.
 const MAX_CAPACITY: usize = 256;
-
-/// Additional time for the answer to a request, after its timeout.
-const GRACE: Duration = Duration::from_secs(10);
 
 pub(super) struct GrpcSampleStream {
     call: Call,
@@ -107,7 +104,7 @@ impl GrpcSampleStream {
     /// request, even if it answers PINGs.
     async fn next_message(&mut self) -> Result<Option<Bytes>> {
         let Some(timeout) = self.timeout else { return self.call.reply.next().await };
-        let limit = timeout.saturating_add(GRACE);
+        let limit = timeout.saturating_add(ANSWER_GRACE);
         loop {
             let before = self.call.reply.partial_bytes();
             if let Ok(message) = tokio::time::timeout(limit, self.call.reply.next()).await {

@@ -55,6 +55,7 @@ fn read(message: &Bytes, held: &mut HashMap<u64, Chunk>) -> InsertBatch {
         NewItem {
             removal_priority: item.removal_priority,
             times_sampled: item.times_sampled,
+            replaces: item.replaces,
             change: item.change.map(|change| Box::new(to_change(change).unwrap())),
             ..NewItem::new(item.key, item.table, item.priority, trajectory)
         }
@@ -100,7 +101,7 @@ fn captured_insert_requests_are_encoded_byte_for_byte() {
         }
         let mut expected = proto::InsertStreamRequest::decode(bytes).unwrap();
         expected.chunks.iter_mut().for_each(without_sizes);
-        let written = body_bytes(encode_request(&batch, &mut TrajectoryTemplates::default()));
+        let written = body_bytes(encode_request(&batch, &mut TrajectoryTemplates::default(), None));
         assert_eq!(proto::InsertStreamRequest::decode(written).unwrap(), expected);
     }
 }
@@ -182,7 +183,7 @@ fn priorities_that_dm_reverb_does_not_know_stand_beside_those_that_it_does() {
     let cases = [(MAX_PRIORITY, None), (2.0, Some(0.0)), (MAX_PRIORITY, Some(-3.0)), (4.0, None)];
     let items = cases.map(|(priority, removal)| item(priority, removal)).to_vec();
     let batch = InsertBatch { chunks: vec![chunk.clone()], items, keep_chunk_keys: Vec::new() };
-    let message = body_bytes(encode_request(&batch, &mut TrajectoryTemplates::default()));
+    let message = body_bytes(encode_request(&batch, &mut TrajectoryTemplates::default(), None));
     let request = InsertRequest::parse(message.clone()).unwrap();
     let read: Vec<_> = request
         .items()

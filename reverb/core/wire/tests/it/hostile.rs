@@ -2,6 +2,7 @@
 //! Malformed bytes: they decode to errors or nonsense, but never crash.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -129,7 +130,7 @@ proptest! {
         for batch in batches {
             // Protobuf leaves an empty payload out.
             prop_assume!(batch.chunks.iter().all(|chunk| !chunk.payload().is_empty()));
-            let written = body_bytes(encode_request(&batch, &mut templates));
+            let written = body_bytes(encode_request(&batch, &mut templates, None));
             let message = proto::InsertStreamRequest::decode(written.clone()).unwrap();
             prop_assert_eq!(message.encode_to_vec(), written);
             for item in &batch.items {
@@ -242,8 +243,12 @@ proptest! {
     }
 
     #[test]
-    fn the_generated_code_reads_our_messages(batch in any_batch()) {
-        let message = proto::InsertStreamRequest::decode(body_bytes(encode_request(&batch, &mut TrajectoryTemplates::default()))).unwrap();
+    fn the_generated_code_reads_our_messages(batch in any_batch(), max_wait_ms: Option<u32>) {
+        let max_wait = max_wait_ms.map(|ms| Duration::from_millis(u64::from(ms)));
+        let body = body_bytes(encode_request(&batch, &mut TrajectoryTemplates::default(), max_wait));
+        let message = proto::InsertStreamRequest::decode(body.clone()).unwrap();
+        prop_assert_eq!(message.max_wait_ms, max_wait_ms.map(u64::from));
+        prop_assert_eq!(InsertRequest::parse(body).unwrap().max_wait(), max_wait);
         prop_assert_eq!(&message.keep_chunk_keys, &batch.keep_chunk_keys);
         prop_assert_eq!(message.chunks.len(), batch.chunks.len());
         for (read, chunk) in message.chunks.iter().zip(&batch.chunks) {
@@ -258,6 +263,7 @@ proptest! {
             prop_assert_eq!((read.key, read.table.as_str()), (item.key, &*item.table));
             prop_assert_eq!(read.priority.to_bits(), item.priority.to_bits());
             prop_assert_eq!(read.times_sampled, item.times_sampled);
+            prop_assert_eq!(read.replaces, item.replaces);
             let columns = &read.flat_trajectory.as_ref().unwrap().columns;
             prop_assert_eq!(columns.len(), item.trajectory.num_columns());
             for (read, column) in columns.iter().zip(item.trajectory.columns()) {
@@ -321,7 +327,8 @@ prop_compose! {
             builder.end_column(false);
             let trajectory = builder.finish().unwrap();
             let priority = f64::from_bits(priority);
-            NewItem { times_sampled, ..NewItem::new(key, "täble", priority, trajectory) }
+            let replaces = key % 2 == 1;
+            NewItem { times_sampled, replaces, ..NewItem::new(key, "täble", priority, trajectory) }
         });
         InsertBatch { items: items.collect(), chunks, keep_chunk_keys }
     }
@@ -340,7 +347,7 @@ fn each_kind_of_nonsense_is_an_invalid_argument() {
         chunk.chunk_key = 1;
         let items = vec![item];
         Bytes::from(
-            proto::InsertStreamRequest { chunks: vec![chunk], items, keep_chunk_keys: vec![] }
+            proto::InsertStreamRequest { chunks: vec![chunk], items, ..Default::default() }
                 .encode_to_vec(),
         )
     };

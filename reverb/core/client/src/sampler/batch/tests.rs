@@ -93,8 +93,15 @@ proptest! {
         for part in 1..=parts {
             unfinished.add(&samples[..samples.len() * part / parts]);
         }
+        let mut appended = builder(samples.len() + missing);
+        for some in samples.chunks(parts + 1) {
+            // The memory of very large batches is taken when all items are there.
+            prop_assert_eq!(appended.append(some), missing <= 7);
+        }
         let batch = unfinished.finish(&samples).unwrap();
-        for (i, column) in batch.into_iter().enumerate() {
+        prop_assert!(missing > 7 || batch.len() == WIDTHS.len());
+        let appended = if missing > 7 { Vec::new() } else { appended.into_columns() };
+        for (i, column) in batch.into_iter().enumerate().chain(appended.into_iter().enumerate()) {
             prop_assert_eq!(&column.shape[..], &[samples.len(), num_steps, WIDTHS[i]]);
             prop_assert_eq!(content(column), decoded(&samples, i).concat());
         }

@@ -111,6 +111,31 @@ const MAX_SHARED_BYTES: usize = 4096;
 const MAX_CHUNK_BYTES: usize = 32 * 1024;
 /// Number of steps that a chunk has at most, if they take more than `MAX_SHARED_BYTES`.
 const MAX_CHUNK_STEPS: usize = 64;
+/// A chunk of a column that no window cuts ends at about this size. With its header it is a little
+/// below 256 KiB, above which an allocation takes a quarter more.
+const MAX_WHOLE_CHUNK_BYTES: usize = 255 * 1024;
+
+/// How columns are read, by which they are cut into chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::writer) enum ReadAs {
+    /// Windows of some steps may be read.
+    Windows,
+    /// Columns are always read as a whole.
+    Whole,
+}
+
+impl ReadAs {
+    /// Number of steps of this size in a chunk.
+    fn steps_per_chunk(self, step_bytes: usize) -> usize {
+        let bytes = match self {
+            Self::Windows => {
+                (MAX_CHUNK_STEPS * step_bytes).clamp(MAX_SHARED_BYTES, MAX_CHUNK_BYTES)
+            }
+            Self::Whole => MAX_WHOLE_CHUNK_BYTES,
+        };
+        (bytes / step_bytes).max(1)
+    }
+}
 
 /// The trajectory of columns `[T, ...]`, each with at least one step. `range` is the first step.
 ///
@@ -122,7 +147,7 @@ pub(in crate::writer) fn encode_sequence(
     mut next_key: impl FnMut() -> u64,
     range: SequenceRange,
     maker: &mut ChunkMaker,
-    compression: Compression,
+    (compression, read_as): (Compression, ReadAs),
 ) -> Result<Trajectory> {
     if columns.is_empty() {
         return Err(no_steps());
@@ -164,9 +189,7 @@ pub(in crate::writer) fn encode_sequence(
             builder.slice(&chunk, tensor, 0, num_steps);
         } else {
             let step_bytes = (column.num_bytes() / num_steps).max(1);
-            let chunk_bytes =
-                (MAX_CHUNK_STEPS * step_bytes).clamp(MAX_SHARED_BYTES, MAX_CHUNK_BYTES);
-            let steps_per_chunk = (chunk_bytes / step_bytes).max(1);
+            let steps_per_chunk = read_as.steps_per_chunk(step_bytes);
             let mut first = 0;
             while first < num_steps {
                 let count = steps_per_chunk.min(num_steps - first);
@@ -286,6 +309,7 @@ mod tests {
             num_strings in 0usize..3000,
             seed in any::<u8>(),
             compression in any_compression(),
+            read_as in prop::sample::select(vec![ReadAs::Windows, ReadAs::Whole]),
         ) {
             let data: Vec<Vec<u8>> = columns
                 .iter()
@@ -306,7 +330,7 @@ mod tests {
             let mut maker = ChunkMaker::default();
             let next_key = || { keys += 1; keys };
             let range = SequenceRange { episode_id: 3, start: 5, end: 5, sparse: false };
-            let sequence = encode_sequence(&values, next_key, range, &mut maker, compression).unwrap();
+            let sequence = encode_sequence(&values, next_key, range, &mut maker, (compression, read_as)).unwrap();
             let decoded = sequence.decode().unwrap();
             for (i, shape) in shapes.iter().enumerate() {
                 prop_assert_eq!(decoded[i].shape.as_slice(), shape);
@@ -321,7 +345,11 @@ mod tests {
                 prop_assert!(range.start >= 5 && range.end >= range.start && range.end < 5 + 3000);
             }
             let longest = columns.iter().map(|(steps, width)| steps * width).max().unwrap_or(0);
-            prop_assert!(longest < 2 * MAX_CHUNK_BYTES || sequence.chunks().len() > 1);
+            let most = if read_as == ReadAs::Whole { MAX_WHOLE_CHUNK_BYTES } else { MAX_CHUNK_BYTES };
+            prop_assert!(longest < 2 * most || sequence.chunks().len() > 1);
+            if read_as == ReadAs::Whole && num_strings == 0 && longest > MAX_SHARED_BYTES {
+                prop_assert!(sequence.chunks().len() <= columns.len() + longest / most * columns.len());
+            }
         }
     }
 
@@ -342,10 +370,11 @@ mod tests {
         let range = SequenceRange::default();
         let maker = &mut ChunkMaker::default();
         let auto = Compression::Auto;
-        let sequence = encode_sequence(&columns, next_key, range, maker, auto).unwrap();
+        let sequence =
+            encode_sequence(&columns, next_key, range, maker, (auto, ReadAs::Windows)).unwrap();
         let tensors: Vec<usize> = sequence.chunks().iter().map(Chunk::num_tensors).collect();
         assert_eq!(tensors, [2, 1, 1]);
-        let none = encode_sequence(&[], || 1, range, maker, auto).unwrap_err();
+        let none = encode_sequence(&[], || 1, range, maker, (auto, ReadAs::Windows)).unwrap_err();
         assert_eq!(none.kind(), reverb_base::ErrorKind::InvalidArgument);
     }
 }

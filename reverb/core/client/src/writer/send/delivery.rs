@@ -3,6 +3,7 @@
 //! streams that stay open for the next delivery. In a group each shard gets a range of the items.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,11 +22,27 @@ use crate::writer::capture::signatures::check_again;
 /// Maximum number of idle streams to a server.
 pub(in crate::writer) const MAX_IDLE: usize = 8;
 
+/// What is special about a delivery.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::writer) struct Delivery {
+    /// True if the items have keys of the program's own, or of items that are there: the same may
+    /// be in several tables. Else keys are drawn again for a shard, which gets keys of its slots.
+    pub(in crate::writer) has_given_keys: bool,
+    /// Time after which items that still wait are refused.
+    pub(in crate::writer) deadline: Option<Instant>,
+}
+
 /// An open stream.
 pub(in crate::writer) struct OpenStream {
     pub(super) stream: InsertStream,
     /// True if the server is in this process.
     pub(super) is_local: bool,
+}
+
+impl fmt::Debug for OpenStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenStream").field("is_local", &self.is_local).finish_non_exhaustive()
+    }
 }
 
 impl OpenStream {
@@ -88,7 +105,9 @@ pub(in crate::writer) async fn deliver_to_shards(
     let routes = routes.into_iter().map(Some).chain(std::iter::repeat(None));
     let deliver = async |(mut part, route): (Vec<NewItem>, Option<ShardRoute>)| {
         let mut stream = route.as_ref().and_then(|route| idle.take(route.index));
-        let was_lost = deliver(session, signatures, route.as_ref(), &mut stream, &mut part).await?;
+        let how = Delivery::default();
+        let was_lost =
+            deliver(session, signatures, route.as_ref(), &mut stream, &mut part, how).await?;
         if let Some(stream) = stream {
             idle.keep(stream);
         }
@@ -146,6 +165,7 @@ pub(in crate::writer) async fn deliver(
     route: Option<&ShardRoute>,
     stream: &mut Option<OpenStream>,
     items: &mut Vec<NewItem>,
+    how: Delivery,
 ) -> Result<bool> {
     let mut backoff = Backoff::new(session);
     // Shard that the keys were drawn for.
@@ -164,16 +184,16 @@ pub(in crate::writer) async fn deliver(
                 empty => empty.insert(open(session, route, drawn.as_ref(), lost).await?),
             };
             if let Some(shard) = &open.stream.shard
+                && !how.has_given_keys
                 && drawn.as_ref().is_none_or(|drawn| drawn.index != shard.index)
             {
                 let mut keys = KeyGenerator::new();
-                // An item with rollouts is on one server, which knows a repeated change by its key.
-                for item in items.iter_mut().filter(|item| item.change.is_none()) {
+                for item in items.iter_mut() {
                     item.key = keys.next_key_of(&shard.slots);
                 }
                 drawn = Some(shard.clone());
             }
-            send_items(session, open, items, &mut backoff).await
+            send_items(session, open, items, &mut backoff, how).await
         };
         if let Err(error) = sent.await {
             let since = lost.map_or_else(Instant::now, |(since, _)| since);

@@ -68,9 +68,10 @@ impl Case {
     }
 
     fn new_item(&mut self, key: u64, length: usize, priority: f64) -> NewItem {
-        let item = item_of_length(key, length, priority);
+        // The key of a chunk is its own, also if an item comes twice.
+        let item = item_of_length(self.chunks.len() as u64, length, priority);
         self.chunks.extend(item.trajectory.chunks().iter().cloned());
-        item
+        NewItem { key, ..item }
     }
 
     fn apply(&mut self, step: Step) {
@@ -85,10 +86,12 @@ impl Case {
                 removal_priority,
                 chunks,
                 times_sampled,
+                replaces,
             }) => {
                 if state.limiter().can_insert(1) && !state.has_surplus() {
                     let item = self.new_item(key, chunks.len(), priority);
-                    self.state.insert(NewItem { removal_priority, times_sampled, ..item }, 7);
+                    let item = NewItem { removal_priority, times_sampled, replaces, ..item };
+                    self.state.insert(item, 7);
                 }
             }
             Step::Do(Operation::Sample(num)) => sample(state, num, SampleOptions::default()),

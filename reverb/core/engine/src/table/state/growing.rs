@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use reverb_base::Result;
 use reverb_data::rollouts::{
-    ItemChange, LeaseId, Opening, Outcome, Part, Piece, Refusal, Rollout, RolloutSettings,
+    ItemChange, Late, LeaseId, Opening, Outcome, Part, Piece, Refusal, Rollout, RolloutSettings,
     RolloutsInfo, SequenceInfo, Stage, StoredGrowing, Versions, join, no_such_rollout,
 };
 use reverb_data::{NewItem, Sampled, SampledWindow, StoredItem, Trajectory};
@@ -52,6 +52,12 @@ impl TableState {
     fn settings(&self) -> Arc<RolloutSettings> {
         let rollouts = self.contents.rollouts.as_ref().expect("the table has rollouts");
         Arc::clone(rollouts.settings())
+    }
+
+    /// Numbers of items by stage, version and backlog, and of those that left.
+    pub(in crate::table) fn rollouts_info(&self) -> Option<RolloutsInfo> {
+        let rollouts = self.rollouts()?;
+        Some(RolloutsInfo { left: rollouts.left(&self.statistics.removed), ..rollouts.info() })
     }
 
     /// Number of items, including those that are aside.
@@ -153,6 +159,7 @@ impl TableState {
         let Opening { name, parts, mut rollouts, .. } = opening;
         for rollout in &mut rollouts {
             rollout.versions = rollout.versions.or_of_table(version);
+            self.statistics.rollouts.added += u64::from(rollout.outcome == Outcome::Final);
         }
         rollouts.sort_by_key(|rollout| rollout.number);
         let growing = Growing {
@@ -160,6 +167,7 @@ impl TableState {
             order: 0,
             stage: Stage::Open,
             attempts: 0,
+            given_up: 0,
             opened_at: None,
             rollouts,
             pieces: Vec::new(),
@@ -167,6 +175,7 @@ impl TableState {
             sequences: Arc::new([]),
             values,
             lease: None,
+            age: None,
         };
         self.growing().add(key, growing);
         self.add_piece(key, Piece { trajectory, parts });
@@ -213,7 +222,7 @@ impl TableState {
         key: u64,
         by: Option<LeaseId>,
         rollouts: Vec<Rollout>,
-        (mut piece, overwrites): (Option<Piece>, bool),
+        (mut piece, late): (Option<Piece>, Late),
         now: Instant,
     ) -> Result<bool> {
         let settings = self.settings();
@@ -221,40 +230,60 @@ impl TableState {
             return Err(no_such_rollout(odd.number, &settings));
         }
         let holder = by.map(|id| id.holder);
-        let is_old = rollouts.iter().any(|rollout| self.growing().is_too_old(rollout));
+        let too_old = rollouts.iter().find(|rollout| self.growing().is_too_old(rollout));
+        let too_old = too_old.map(|rollout| rollout.versions.newest);
         let Some(item) = self.growing().get(key) else { return Ok(self.refuse(piece)) };
         let is_others = item.holder().is_some_and(|it| Some(it) != holder);
         let is_late = if rollouts.is_empty() {
-            item.stage != Stage::Settled
+            // Columns of rollouts that were made once more meanwhile are for others.
+            item.stage != Stage::Settled || late.attempts.is_some_and(|it| it != item.attempts)
         } else {
             // A rollout that is there already may come again, also when the item has gone on.
             item.stage != Stage::Open && !rollouts.iter().all(|it| is_final(item, it.number))
         };
-        if is_others || is_late || is_old {
+        let is_free = item.stage == Stage::Open && item.lease.is_none();
+        if is_others || is_late {
             return Ok(self.refuse(piece));
         }
-        if item.stage == Stage::Open
-            && item.lease.is_none()
-            && let Some(id) = by
-        {
-            self.growing().lease(key, id, now);
+        if let Some(newest) = too_old {
+            self.statistics.rollouts.count_done_stale(newest);
+            return Ok(self.refuse(piece));
         }
-        self.growing().unlist(key);
+        let growing = self.growing();
+        if !rollouts.is_empty() {
+            growing.last_rollout = Some(now);
+        }
+        if let Some(id) = by.filter(|_| is_free) {
+            growing.lease(key, id, now);
+        }
+        growing.unlist(key);
         if rollouts.is_empty()
-            && !overwrites
+            && !late.overwrites
             && let Some(item) = self.growing().get(key)
         {
             let there = item.parts().into_iter().collect();
             piece = piece.and_then(|piece| piece.without_parts(&there));
         }
+        if rollouts.is_empty() {
+            // Its stage is done with it; another one may add what is still missing.
+            self.growing().end_lease_of(key);
+        }
         let version = self.growing().kept().version;
         for mut rollout in rollouts {
             let number = rollout.number;
             rollout.versions = rollout.versions.or_of_table(version);
-            let Some(item) = self.growing().get_mut(key) else { break };
+            let events = &mut self.statistics.rollouts;
+            let Some(item) = self.contents.rollouts.as_mut().and_then(|it| it.get_mut(key)) else {
+                break;
+            };
             if is_final(item, number) {
                 piece = piece.and_then(|piece| self.cut(piece, number));
                 continue;
+            }
+            match rollout.outcome {
+                Outcome::Final => events.added += 1,
+                Outcome::Failed(_) => events.failed += 1,
+                Outcome::Partial => {}
             }
             item.rollouts.retain(|before| before.number != number);
             let at = item.rollouts.partition_point(|before| before.number < number);
@@ -350,10 +379,13 @@ impl TableState {
         if !is_complete {
             rollouts.list(key);
         } else if rollouts.is_stale(&item) {
+            let newest = item.rollouts.iter().map(|it| it.versions.newest).max();
+            self.statistics.rollouts.count_done_stale(newest.unwrap_or_default());
             self.become_stale(key);
         } else {
             rollouts.end_lease_of(key);
             rollouts.set_stage(key, Stage::Ready);
+            self.statistics.rollouts.stale_in_a_row = 0;
             self.enter(key, joined.trajectory, true);
         }
     }
@@ -400,10 +432,12 @@ impl TableState {
             return self.delete_at(handle, reason);
         }
         let rollouts = self.growing();
-        let is_taken = rollouts.get(key).is_some_and(|it| it.stage == Stage::Ready);
+        if reason != Removal::SampledOut {
+            rollouts.give_back(key);
+        }
         let Some(item) = rollouts.remove(key) else { return };
-        if is_taken && reason != Removal::SampledOut {
-            give_back(rollouts);
+        if reason == Removal::Failed {
+            rollouts.count_failed();
         }
         self.statistics.removed.count(reason, item.values.times_sampled);
         self.contents.account.remove_bytes(GROWING_BYTES);
@@ -412,6 +446,9 @@ impl TableState {
 
     /// Forgets an item that has left `Items`.
     pub(super) fn forget(&mut self, key: u64, reason: Removal) {
+        if reason == Removal::SampledOut {
+            self.count_staleness(key);
+        }
         let Some(rollouts) = self.contents.rollouts.as_deref_mut() else { return };
         if rollouts.remove(key).is_some() {
             rollouts.kept_mut().taken += u64::from(reason == Removal::SampledOut);
@@ -421,20 +458,45 @@ impl TableState {
 
     /// Handles an item that is staler than allowed: it is a bare prompt again, or leaves.
     fn become_stale(&mut self, key: u64) {
+        self.growing().count_stale();
+        self.make_bare(key, Removal::Stale);
+    }
+
+    /// Gives up what one item has, because the memory is full and nothing that a learner could take
+    /// would free some: the newest one that nobody holds, else the newest one. The oldest ones
+    /// stay, so that they get ready. Returns false if there is none, and if items are ready, unless
+    /// learners are held up: they wait for unfinished ones before they take these.
+    ///
+    /// Visits items from the newest on, until there is a free one with rollouts.
+    pub(in crate::table) fn give_up_unfinished(&mut self, is_held_up: bool) -> bool {
+        let is_full = |it: &&Rollouts| is_held_up || it.info().ready == 0;
+        let Some(rollouts) = self.rollouts().filter(is_full) else { return false };
+        let Some(key) = rollouts.newest_with_rollouts() else { return false };
+        self.make_bare(key, Removal::Bytes);
+        true
+    }
+
+    /// Makes an item its bare prompt again, in its order. One that has no prompt leaves, and so
+    /// does one that was stale too often.
+    fn make_bare(&mut self, key: u64, reason: Removal) {
         let settings = self.settings();
         let Some(item) = self.growing().get(key) else { return };
-        if item.attempts + 1 > settings.max_attempts || settings.item_columns.is_empty() {
-            return self.leave(key, Removal::Stale);
+        let is_stale = reason == Removal::Stale;
+        let is_over = is_stale && item.lost_attempts() + 1 > settings.max_attempts;
+        if is_over || settings.item_columns.is_empty() {
+            return self.leave(key, reason);
         }
         if item.is_in_items() {
             self.set_aside(key);
         }
+        self.statistics.rollouts.again += 1;
         let rollouts = self.growing();
         rollouts.end_lease_of(key);
         rollouts.unlist(key);
         rollouts.set_stage(key, Stage::Open);
         let Some(item) = rollouts.get_mut(key) else { return };
         item.attempts += 1;
+        item.given_up += u32::from(!is_stale);
         item.opened_at = None;
         item.rollouts.clear();
         item.columns = Box::default();
@@ -453,9 +515,7 @@ impl TableState {
         if version == now || (version < now && !rewind) {
             return now;
         }
-        let kept = rollouts.kept_mut();
-        kept.version = version;
-        kept.taken = 0;
+        rollouts.begin_version(version);
         if rollouts.settings().max_staleness.is_some() {
             rollouts.stale_from = Some(0);
         }
@@ -484,6 +544,13 @@ impl TableState {
 
     /// Number of items that [`Self::take_growing`] could take now.
     pub(in crate::table) fn num_takable(&self, takes: Takes) -> usize {
+        let most = self.rollouts().filter(|_| takes == Takes::Ready);
+        let most = most.map_or(usize::MAX, Rollouts::num_fresh_enough);
+        self.num_there(takes).min(most)
+    }
+
+    /// Number of items of a kind that nobody holds, also of those that wait for older ones.
+    pub(in crate::table) fn num_there(&self, takes: Takes) -> usize {
         let Some(rollouts) = self.rollouts() else { return 0 };
         match takes {
             Takes::Open | Takes::Lacking(_) => rollouts.num_free(takes),
@@ -526,31 +593,50 @@ impl TableState {
             if let Some(item) = rollouts.get_mut(key).filter(|_| takes == Takes::Open) {
                 item.opened_at.get_or_insert(version);
             }
+            rollouts.count_age(key);
         }
         Ok(keys.into_iter().filter_map(|key| self.taken(key, 1.0)).collect())
     }
 
     fn take_ready(&mut self, num: usize, lease: LeaseId, now: Instant) -> Vec<Taken> {
         let num = num.min(self.num_takable(Takes::Ready));
+        let mut oldest = self.growing().oldest_ready(num).map(Vec::into_iter);
         let mut all = Vec::with_capacity(num);
         while all.len() < num {
-            let mut picks = std::mem::take(&mut self.picks);
-            picks.clear();
-            self.contents.sampler.pick_many(&mut self.rng, 1, &mut picks);
-            let pick = picks.first().copied();
-            self.picks = picks;
-            let Some(pick) = pick else { break };
-            let key = self.contents.items.get(pick.handle).key();
+            let next = match &mut oldest {
+                Some(oldest) => oldest.next().map(|key| (key, 1.0)),
+                None => self.pick_ready(),
+            };
+            let Some((key, probability)) = next else { break };
             let table_size = self.contents.items.len() as i64;
             self.limiter.count_sample();
             self.set_aside(key);
             let rollouts = self.growing();
             rollouts.lease(key, lease, now);
-            rollouts.kept_mut().taken += 1;
-            let taken = self.taken(key, pick.probability);
+            let taken = self.taken(key, probability);
+            self.count_staleness(key);
             all.extend(taken.map(|taken| Taken { table_size, ..taken }));
         }
         all
+    }
+
+    /// A ready item that the sampler picks: key and probability.
+    fn pick_ready(&mut self) -> Option<(u64, f64)> {
+        let mut picks = std::mem::take(&mut self.picks);
+        picks.clear();
+        self.contents.sampler.pick_many(&mut self.rng, 1, &mut picks);
+        let pick = picks.first().copied();
+        self.picks = picks;
+        pick.map(|pick| (self.contents.items.get(pick.handle).key(), pick.probability))
+    }
+
+    /// Counts how stale an item is that is taken or sampled.
+    pub(in crate::table) fn count_staleness(&mut self, key: u64) {
+        let Some(rollouts) = self.rollouts() else { return };
+        let version = rollouts.kept().version;
+        if let Some(oldest) = rollouts.get(key).and_then(Growing::oldest) {
+            self.statistics.rollouts.count_staleness(version.saturating_sub(oldest));
+        }
     }
 
     fn taken(&self, key: u64, probability: f64) -> Option<Taken> {
@@ -581,6 +667,8 @@ impl TableState {
             let Some(item) = rollouts.get(key) else { continue };
             match item.lease {
                 Some(it) if it.id != lease => others.push(key),
+                // An ack of what nobody holds is for an item as it was before a restart.
+                None if ack => self.train(key, now_ns),
                 _ if ack && item.stage == Stage::Ready => self.train(key, now_ns),
                 Some(_) => self.release(key, false),
                 None => {}
@@ -593,14 +681,17 @@ impl TableState {
         others
     }
 
-    /// Counts a ready item as sampled once: it leaves, or stays for the next sample.
+    /// Counts an item as sampled once: it leaves, or stays for the next sample. Without a lease it
+    /// may be free again, or not even be ready, because the server has gone back to a checkpoint.
     fn train(&mut self, key: u64, now_ns: i64) {
         if self.contents.items.find(key).is_some() {
-            // Nobody held it, for example after a restart.
             self.set_aside(key);
             self.limiter.count_sample();
-            self.growing().kept_mut().taken += 1;
         }
+        let rollouts = self.growing();
+        let Some(item) = rollouts.get(key) else { return };
+        let Some(trajectory) = item.trajectory() else { return };
+        let is_ready = item.stage == Stage::Ready;
         let max_times_sampled = self.max_times_sampled;
         let rollouts = self.growing();
         rollouts.end_lease_of(key);
@@ -608,8 +699,6 @@ impl TableState {
         item.values.times_sampled = item.values.times_sampled.saturating_add(1);
         let GrowingValues { times_sampled, priority, inserted_at_ns, .. } = item.values;
         let is_used_up = max_times_sampled > 0 && times_sampled >= max_times_sampled;
-        let trajectory = item.trajectory();
-        let Some(trajectory) = trajectory else { return };
         let sampled = Sampled {
             key,
             priority,
@@ -628,7 +717,7 @@ impl TableState {
         self.statistics.count_samples(std::slice::from_ref(&sampled), now_ns);
         if is_used_up {
             self.leave(key, Removal::SampledOut);
-        } else {
+        } else if is_ready {
             self.enter(key, sampled.trajectory, false);
         }
     }
@@ -636,14 +725,15 @@ impl TableState {
     /// Gives an item back that a client holds. Without the client's doing, it counts as an attempt.
     fn release(&mut self, key: u64, is_lost: bool) {
         let settings = self.settings();
+        self.statistics.rollouts.lost += u64::from(is_lost);
         let rollouts = self.growing();
+        rollouts.give_back(key);
         rollouts.end_lease_of(key);
         let Some(item) = rollouts.get_mut(key) else { return };
         item.attempts += u32::from(is_lost);
         match item.stage {
             Stage::Ready => {
                 let trajectory = item.trajectory();
-                give_back(rollouts);
                 if let Some(trajectory) = trajectory {
                     self.limiter.uncount_sample();
                     self.enter(key, trajectory, false);
@@ -655,7 +745,7 @@ impl TableState {
                 if item.rollouts.is_empty() {
                     item.opened_at = None;
                 }
-                if item.attempts <= settings.max_attempts {
+                if item.lost_attempts() <= settings.max_attempts {
                     rollouts.list(key);
                     return;
                 }
@@ -712,6 +802,7 @@ impl TableState {
     /// Sets the version and what counts with it, of a stored table.
     pub(in crate::table) fn restore_rollouts(&mut self, info: &RolloutsInfo) {
         let Some(rollouts) = self.rollouts_mut() else { return };
+        rollouts.restore_left(&info.left);
         let kept = rollouts.kept_mut();
         kept.version = info.version;
         kept.taken = info.taken;
@@ -720,13 +811,15 @@ impl TableState {
 
     /// Adds a stored item. A ready one comes again, by [`Self::restore_ready`], with its columns.
     pub(in crate::table) fn restore_growing(&mut self, item: StoredGrowing) {
-        let StoredGrowing { key, name, order, stage, attempts, opened_at, rollouts, .. } = item;
+        let StoredGrowing { key, name, order, stage, attempts, given_up, .. } = item;
+        let StoredGrowing { opened_at, rollouts, .. } = item;
         let num_columns = self.settings().num_columns;
         let mut growing = Growing {
             name,
             order,
             stage,
             attempts,
+            given_up,
             opened_at,
             rollouts,
             pieces: Vec::new(),
@@ -743,6 +836,7 @@ impl TableState {
                 inserted_at_ns: 0,
             },
             lease: None,
+            age: None,
         };
         let piece = item.aside.map(|(stored, parts)| {
             growing.values = GrowingValues::of(&stored);
@@ -794,6 +888,8 @@ impl TableState {
             self.growing().remove(key);
             self.contents.account.remove_bytes(GROWING_BYTES);
         }
+        // A ready item that a learner held may have become too stale; nobody holds it now.
+        self.growing().stale_from = Some(0);
     }
 
     /// What an item weighs by in a selector.
@@ -813,6 +909,7 @@ fn whole(version: i64, trajectory: &Trajectory, values: GrowingValues) -> Growin
         order: 0,
         stage: Stage::Ready,
         attempts: 0,
+        given_up: 0,
         opened_at: None,
         rollouts: vec![Rollout { number: 0, outcome: Outcome::Final, versions }],
         pieces: Vec::new(),
@@ -820,17 +917,12 @@ fn whole(version: i64, trajectory: &Trajectory, values: GrowingValues) -> Growin
         sequences: Arc::new([SequenceInfo { rollout: 0, length }]),
         values,
         lease: None,
+        age: None,
     }
 }
 
 fn rollouts_keys(rollouts: &Rollouts, id: LeaseId) -> Vec<u64> {
     rollouts.held_by(id).map(<[u64]>::to_vec).unwrap_or_default()
-}
-
-/// One of the items that were taken for the present version is not any more.
-fn give_back(rollouts: &mut Rollouts) {
-    let kept = rollouts.kept_mut();
-    kept.taken = kept.taken.saturating_sub(1);
 }
 
 fn is_final(item: &Growing, number: u32) -> bool {

@@ -2,10 +2,12 @@
 //! Limits of a table in items and bytes: checks, evictions, and changes of the limits.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use reverb_data::{MemoryConfig, NewItem, StoredItem, TableConfig, Trajectory, WhenFull};
 
 use super::{Contents, REMOVAL_BYTES, TableState};
+use crate::selector::Handle;
 use crate::table::items::AllItems;
 use crate::table::statistics::Removal;
 
@@ -16,19 +18,35 @@ const EVICTED_AT_ONCE: usize = if cfg!(test) { 2 } else { 512 };
 impl TableState {
     /// True if the bytes of an item have room now.
     pub(in crate::table) fn has_room_for(&self, item: &NewItem) -> bool {
-        self.has_room_for_trajectory(&item.trajectory, item.removal_priority)
-            || self.contents.items.find(item.key).is_some()
+        let freed = || {
+            let handle = self.contents.items.find(item.key)?;
+            // A new priority takes no room.
+            Some(if item.replaces { self.would_free(handle) } else { u64::MAX })
+        };
+        self.has_room_for_trajectory(&item.trajectory, item.removal_priority, 0)
+            || freed().is_some_and(|freed| {
+                self.has_room_for_trajectory(&item.trajectory, item.removal_priority, freed)
+            })
+    }
+
+    /// Bytes that the table has fewer without this item.
+    fn would_free(&self, handle: Handle) -> u64 {
+        let Contents { items, account, item_bytes, .. } = &self.contents;
+        let removal_bytes = self.contents.removal_priority(handle).map_or(0, |_| REMOVAL_BYTES);
+        account.would_remove(&items.get(handle).trajectory(), item_bytes + removal_bytes)
     }
 
     /// True if an item with a new key may be added.
     pub(in crate::table) fn has_room_for_stored(&self, item: &StoredItem) -> bool {
-        self.has_room_for_trajectory(&item.trajectory, item.removal_priority)
+        self.has_room_for_trajectory(&item.trajectory, item.removal_priority, 0)
     }
 
+    /// True if these bytes have room when the table has freed others.
     fn has_room_for_trajectory(
         &self,
         trajectory: &Trajectory,
         removal_priority: Option<f64>,
+        freed: u64,
     ) -> bool {
         let MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Wait } = self.memory
         else {
@@ -38,7 +56,8 @@ impl TableState {
         let item_bytes = item_bytes + removal_priority.map_or(0, |_| REMOVAL_BYTES);
         // Items that are there need room to grow.
         let limit = if self.contents.rollouts.is_some() { max_bytes / 4 * 3 } else { max_bytes };
-        account.bytes() + account.would_add(trajectory, item_bytes) <= limit
+        let bytes = account.bytes() + account.would_add(trajectory, item_bytes);
+        bytes.saturating_sub(freed) <= limit
     }
 
     /// Reason why an item has to leave, if any.
@@ -84,7 +103,7 @@ impl TableState {
         if let (Some(rollouts), Some(settings)) = (self.rollouts_mut(), &config.rollouts)
             && rollouts.settings() != settings
         {
-            rollouts.configure(Arc::clone(settings));
+            rollouts.configure(Arc::clone(settings), Instant::now());
         }
         if *self.limiter.config() != config.rate_limiter {
             self.limiter.configure(config.rate_limiter);

@@ -78,6 +78,7 @@ fn around() -> Surroundings {
         sample_blocked: 0.92,
     };
     Surroundings {
+        full_for_growing: None,
         rates: Some(rates),
         now_ns: NOW_NS,
         writers: 3,

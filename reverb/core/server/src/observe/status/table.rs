@@ -8,6 +8,7 @@ use reverb_wire::generated::reverb::{
     Diagnosis, Histogram, RatesStatus, RemovedItems, SideStatus, TableStatus,
 };
 
+use super::rollouts::rollouts_status;
 use super::{changed_by, number};
 use crate::observe::diagnosis::{Surroundings, diagnose};
 use crate::observe::forecast::table_forecast;
@@ -19,8 +20,17 @@ const MILLISECOND: f64 = 1e-3;
 /// The status of a table.
 pub(crate) fn table_status(status: &Status, around: &Surroundings) -> TableStatus {
     let diagnosis = diagnose(status, around);
-    let Status { info, statistics, restored, cursor, mass, limiter_off, inserting, sampling } =
-        status;
+    let Status {
+        info,
+        statistics,
+        restored,
+        cursor,
+        mass,
+        limiter_off,
+        inserting,
+        sampling,
+        rollouts,
+    } = status;
     let config = &info.config;
     TableStatus {
         name: config.name.clone(),
@@ -70,6 +80,7 @@ pub(crate) fn table_status(status: &Status, around: &Surroundings) -> TableStatu
         rate_limiter_off: limiter_off.as_ref().map(changed_by),
         restored_inserts: number(restored.inserts),
         restored_samples: number(restored.samples),
+        rollouts: rollouts.as_ref().map(|it| rollouts_status(it, &statistics.rollouts)),
     }
 }
 
@@ -83,6 +94,9 @@ fn removed_items(removed: &Removed) -> RemovedItems {
         reset: of(Removal::Reset),
         shrunk: of(Removal::Shrunk),
         lost: of(Removal::Lost),
+        failed: of(Removal::Failed),
+        stale: of(Removal::Stale),
+        replaced: of(Removal::Replaced),
         unsampled: number(removed.unsampled()),
         times_sampled: Some(histogram(removed.sampled(), 1.0)),
     }
@@ -98,7 +112,7 @@ fn side_status(side: &Side) -> SideStatus {
     }
 }
 
-fn histogram<const BUCKETS: usize>(counted: &Counted<BUCKETS>, unit: f64) -> Histogram {
+pub(super) fn histogram<const BUCKETS: usize>(counted: &Counted<BUCKETS>, unit: f64) -> Histogram {
     let used = counted.counts().iter().rposition(|&count| count > 0).map_or(0, |last| last + 1);
     Histogram {
         counts: counted.counts()[..used].iter().map(|&count| number(count)).collect(),

@@ -7,6 +7,7 @@ use hashbrown::HashMap;
 use reverb_base::{Error, Result};
 use reverb_data::{SelectorConfig, TableChange};
 use reverb_engine::{ChangedBy, Table, configure};
+use reverb_wire::convert::rollouts;
 use reverb_wire::convert::table_config::{to_rate_limiter, to_selector};
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::KeyDistributionOptions;
@@ -115,6 +116,7 @@ fn to_change(message: &ChangeMessage) -> Result<TableChange> {
             "max_bytes must be at least 1, or 0 for no limit, got {bytes}."
         ))),
     };
+    let rollouts = message.rollouts.as_ref().map(rollouts::to_new_settings);
     Ok(TableChange {
         max_size: message.max_size,
         max_bytes: message.max_bytes.map(max_bytes).transpose()?,
@@ -122,5 +124,6 @@ fn to_change(message: &ChangeMessage) -> Result<TableChange> {
         rate_limiter: message.rate_limiter.as_ref().map(to_rate_limiter),
         priority_exponent: message.priority_exponent,
         sampler: message.sampler.map(|sampler| to_sampler(&sampler)).transpose()?,
+        rollouts: rollouts.transpose()?.map(Box::new),
     })
 }

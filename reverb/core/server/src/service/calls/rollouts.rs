@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reverb_base::{Error, Result};
-use reverb_data::rollouts::Stage;
+use reverb_data::rollouts::{Late, Stage};
 use reverb_engine::{Table, TakeRequest as EngineRequest, Taken, Takes};
 use reverb_wire::convert::rollouts::{from_part, from_rollout, to_lease, to_rollout};
 use reverb_wire::generated::reverb::{
@@ -41,6 +41,10 @@ impl Answer for TakeRequest {
         };
         let taken = take.await.map_err(|error| {
             let error = service.stop.explain(error);
+            if takes != Takes::Ready {
+                // What holds back learners need not hold back generators.
+                return error;
+            }
             explain_timeout(service, table, Some(began.elapsed()), error)
         })?;
         let version = table.rollouts().map_or(0, |kept| kept.version);
@@ -91,17 +95,22 @@ impl Answer for FailRolloutRequest {
     async fn answer(
         self,
         service: &Arc<Service>,
-        _: &CallContext<'_>,
+        context: &CallContext<'_>,
     ) -> Result<FailRolloutResponse> {
-        let rollout = self
-            .rollout
-            .as_ref()
-            .map(to_rollout)
-            .ok_or_else(|| Error::invalid_argument("The call has no rollout."))?;
+        let message =
+            self.rollout.ok_or_else(|| Error::invalid_argument("The call has no rollout."))?;
+        let rollout = to_rollout(&message);
         let lease = self.lease.as_ref().map(|lease| to_lease(Some(lease))).transpose()?;
         let table = table_of(service, &self.table)?;
-        let grown = table.grow(self.key, lease, vec![rollout], None, false);
+        let grown = table.grow(self.key, lease, vec![rollout], None, Late::default());
         let is_accepted = grown.map_err(|error| service.stop.explain(error))?;
+        if is_accepted {
+            tracing::info!(
+                table = table.name(), client = %context.changed_by.client,
+                "rollout {} of item {} has failed: {}",
+                message.number, self.key, message.failed.unwrap_or_default(),
+            );
+        }
         Ok(FailRolloutResponse { is_accepted })
     }
 }

@@ -316,11 +316,15 @@ async fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
 async fn a_fault_costs_nothing(fault: fn(&mut Faults), state: &str, why: &str) {
     let stage = Arc::new(Stage::with_journal(tempfile::tempdir().unwrap(), RETRY_AFTER));
     stage.insert("replay", 1..11).await;
-    let synced = stage.tier.sync("learner", b"step 7".to_vec()).await.unwrap();
+    stage.tier.sync("learner", b"step 7".to_vec()).await.unwrap();
     stage.disk.set(fault);
     // These are confirmed, and in memory alone.
     stage.insert("replay", 11..21).await;
-    until(|| (stage.store_status().state == state).then_some(())).await;
+    let commit = until(|| {
+        let status = stage.store_status();
+        (status.state == state).then_some(status.commit)
+    })
+    .await;
     until(|| (stage.store_status().lag_seconds > 2.0).then_some(())).await;
     let inserting = tokio::spawn({
         let stage = Arc::clone(&stage);
@@ -340,7 +344,7 @@ async fn a_fault_costs_nothing(fault: fn(&mut Faults), state: &str, why: &str) {
     let start = format!("An insert waits for the disk: the journal in {path} is ");
     let (lag, error) = sentence.strip_prefix(&start).unwrap().split_once(" behind").unwrap();
     assert!(lag.ends_with('s') && error.ends_with(why), "{sentence}");
-    assert_eq!((stage.table(0).len(), stage.store_status().commit), (20, synced.commit as i64));
+    assert_eq!((stage.table(0).len(), stage.store_status().commit), (20, commit));
     let hidden = stage.tier.journal_facts(false);
     let why = (state == "failing").then(|| "writes fail".to_owned());
     assert_eq!(hidden, JournalFacts { place: None, error: why }, "no path");
