@@ -59,8 +59,8 @@ TF_SETUPS := $(patsubst %,.venvs/tf-%/.setup-done,$(sort $(TF) $(NOTEBOOK_TF) $(
 TF_WHEELS := $(TF_SETUPS:.setup-done=.wheel-done)
 # TF-Agents and Acme beside a TensorFlow; tests/integrations/requirements/ has a file of pins for each.
 INTEGRATION_ENVS := tf-agents-2.15 tf-agents-2.21 acme-2.15 acme-2.21
-# Beside them: buffers for Stable-Baselines3 and TorchRL, in the environment of the learners, whose
-# packages are too large for a quick run.
+# Beside them: buffers for Stable-Baselines3 and TorchRL, and TransferQueue's names, in the environment of
+# the learners, whose packages are too large for a quick run.
 INTEGRATIONS ?= $(INTEGRATION_ENVS) $(if $(QUICK),,learners)
 INTEGRATION_SETUPS := $(INTEGRATION_ENVS:%=.venvs/%/.setup-done)
 INTEGRATION_WHEELS := $(INTEGRATION_ENVS:%=.venvs/%/.wheel-done)
@@ -111,7 +111,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build quick symbols release lines test test-store nets part-tests test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets lint check docs-rust fix proto clients figures bench \
+.PHONY: help setup build quick symbols release lines test test-store nets part-tests test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-transferqueue test-jax test-datasets lint check docs-rust fix proto clients figures bench \
 	demo demo-numpy demo-acme demo-ray demo-torch demo-grpo demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme notebooks-in-jax notebooks-in-datasets notebooks-in-learners test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments installed-wheels
 
@@ -168,7 +168,7 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-tf
 	$(MAKE) test-ray
 	$(RAY_ENV)/bin/python -m pytest -m slow tests/with_ray
-	$(MAKE) test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets
+	$(MAKE) test-gymnasium test-torch test-sb3 test-torchrl test-transferqueue test-jax test-datasets
 	$(LEARNERS_ENV)/bin/python -m pytest -m slow tests/with_sb3
 	$(MAKE) demo-torch demo-sb3 demo-jax demo-grpo
 	$(MAKE) demo-grpo DEMO=--chaos
@@ -206,6 +206,9 @@ test-sb3: $(LEARNERS_ENV)/.wheel-done ## test the replay buffer for Stable-Basel
 
 test-torchrl: $(LEARNERS_ENV)/.wheel-done ## test the replay buffer for TorchRL, with collectors in other processes
 	$(PY) tools/wheel_tests.py $(LEARNERS_ENV) --tests tests/with_torchrl
+
+test-transferqueue: $(LEARNERS_ENV)/.wheel-done ## test TransferQueue's names, ours and TransferQueue's own, with Ray
+	$(PY) tools/wheel_tests.py $(LEARNERS_ENV) --tests tests/with_transfer_queue
 
 test-jax: $(JAX_ENV)/.wheel-done ## test batches as arrays of JAX on eight devices of the CPU
 	$(PY) tools/wheel_tests.py $(JAX_ENV) --tests tests/with_jax
@@ -401,7 +404,7 @@ $(RAY_ENV)/.setup-done: $(SETUP_DONE)
 	touch $@
 
 $(LEARNERS_ENV)/.setup-done: $(SETUP_DONE)
-	$(INSTALL) $(@D) --python $(PYTHON) --extras test,gymnasium,torch,sb3,torchrl,learners,notebooks
+	$(INSTALL) $(@D) --python $(PYTHON) --extras test,gymnasium,torch,sb3,torchrl,transferqueue,learners,notebooks
 	touch $@
 
 $(JAX_ENV)/.setup-done: $(SETUP_DONE)

@@ -69,6 +69,7 @@ _LIBRARIES = [
     "gin",
     "gymnasium",
     "jax",
+    "msgpack",
     "ray",
     "stable_baselines3",
     "tensordict",
@@ -135,7 +136,7 @@ napoleon_custom_sections = [("Yields", "returns_style")]
 default_role = "py:obj"
 nitpicky = True
 # Foreign names; their own references would have to be fetched from the network.
-nitpick_ignore_regex = [("py:.*", r"(collections\.abc|datetime|numpy|os|tf)\..*")]
+nitpick_ignore_regex = [("py:.*", r"(collections\.abc|datetime|numpy|os|queue|tf)\..*")]
 add_module_names = False
 
 # ---- Looks ---------------------------------------------------------------------------------------

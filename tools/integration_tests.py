@@ -41,6 +41,9 @@ INTEGRATIONS = ROOT / "tests" / "integrations"
 PROGRAMS = INTEGRATIONS / "programs"
 STUBS = INTEGRATIONS / "stubs"
 
+# The directory in which `transfer_queue` is our module, whose tests are beside theirs.
+TRANSFER_QUEUE = "reverb/adapters/transfer_queue/path"
+
 COLUMNS = ("environment", "suite", "expected", "obtained", "seconds", "verdict")
 # How many environments are tested at once.
 SIDE_BY_SIDE = 2
@@ -66,12 +69,16 @@ libraries = {
     "jax": version("jax"),
     "stable-baselines3": version("stable-baselines3"),
     "torchrl": version("torchrl"),
+    "TransferQueue": version("TransferQueue"),
     "numpy": version("numpy"),
     "protobuf": version("protobuf"),
 }
 print(json.dumps({
     "versions": {k: v for k, v in libraries.items() if v},
-    "folders": {name: folder(name) for name in ("reverb", "tf_agents", "rlds", "acme")},
+    "folders": {name: folder(name) for name in ("reverb", "tf_agents", "rlds", "acme")} | {
+        # Its wheel has its tests beside it.
+        "tests": folder("transfer_queue"),
+    },
     "prefix": sys.prefix,
 }))
 """
@@ -297,6 +304,9 @@ class Environment:
             # Acme writes to the home directory, and absl to a directory that processes share and
             # that some tests remove; both are redirected to the suite's directory.
             variables = self._variables | {"HOME": directory, "TEST_TMPDIR": str(scratch)}
+            if suite.name.startswith("tests/") and suite.run != "ours":
+                ours = pathlib.Path(self._survey["folders"]["reverb"], TRANSFER_QUEUE)
+                variables["PYTHONPATH"] = f"{ours}{os.pathsep}{variables['PYTHONPATH']}"
             started = time.monotonic()
             with log.open("wb") as output:
                 process = subprocess.Popen(

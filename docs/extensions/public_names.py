@@ -28,6 +28,7 @@ MODULES = [
     "reverb.testing",
     "reverb.aio",
     "reverb.datasets",
+    "reverb.adapters.queue",
     "reverb.adapters.tf_agents.replay_buffer_utils",
     "reverb.adapters.tf_agents.reverb_replay_buffer",
     "reverb.adapters.tf_agents.reverb_utils",

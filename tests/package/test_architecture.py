@@ -324,7 +324,10 @@ def documented_modules():
     return set(values["MODULES"])
 
 
-@pytest.mark.parametrize("library", [*ADAPTED, "own_server.py", "library.py"])
+FILES = ["own_server.py", "library.py", "queue.py", "queue_values.py"]
+
+
+@pytest.mark.parametrize("library", [*ADAPTED, *FILES])
 def test_adapters_import_documented_names_only(library):
     own = f"reverb.adapters.{library}"
     modules = documented_modules() | IMPORTED_BY_PROGRAMS
@@ -337,7 +340,9 @@ def test_adapters_import_documented_names_only(library):
                 continue  # Its other half.
             if library == "gymnasium" and name.startswith("reverb._recording."):
                 continue  # The makers of its items, which imports of datasets share.
-            if name.startswith(("reverb.adapters.own_server.", "reverb.adapters.library.")):
+            if library == "transfer_queue" and name.startswith("reverb.adapters.ray."):
+                continue  # Its server on Ray.
+            if name.startswith(tuple(f"reverb.adapters.{it[:-3]}." for it in FILES)):
                 continue  # Files of adapters, with the same rule.
             assert is_documented(name, modules), f"{path} imports {name}"
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from reverb.datasets.formats import FORMATS
-from support.sources import ROOT, project
+from support.sources import ROOT, extra_of, project
 
 EXTRAS = project()["optional-dependencies"]
 REQUIREMENTS = ROOT / "tests" / "integrations" / "requirements"
@@ -61,12 +61,16 @@ def test_the_environment_of_datasets_has_every_format():
 ADAPTERS = sorted(path.parent.name for path in ROOT.glob("reverb/adapters/*/__init__.py"))
 
 
+# Pages that are named after the programs that import the library.
+PAGES = {"transferqueue": "verl"}
+
+
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_an_adapter_has_all_its_places(adapter):
     """Fails for a place that was forgotten; CONTRIBUTING.md has the recipe."""
-    name = adapter.replace("_", "-")
+    name = extra_of(adapter)
     assert name in EXTRAS
-    (page,) = (ROOT / "docs" / "howto").glob(f"*{name}.md")
+    (page,) = (ROOT / "docs" / "howto").glob(f"*{PAGES.get(name, name)}.md")
     for start in ("README.md", "docs/index.md"):
         assert f"howto/{page.name})" in (ROOT / start).read_text(encoding="utf-8")
     assert f"\nhowto/{page.stem}\n" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from reverb.datasets.formats import FORMATS
-from support.sources import ROOT, project
+from support.sources import ROOT, extra_of, project
 
 EXTRAS = project()["optional-dependencies"]
 
@@ -29,8 +29,8 @@ def libraries():
     beside_tensorflow = re.search(r"^INTEGRATION_ENVS := (.*)", makefile, re.MULTILINE)[1]
     names = sorted(path.parent.name for path in ROOT.glob("reverb/adapters/*/__init__.py"))
     for name in names:
-        if f"{name.replace('_', '-')}-" not in beside_tensorflow:
-            (requirement,) = EXTRAS[name]
+        if f"{extra_of(name)}-" not in beside_tensorflow:
+            requirement, *_ = EXTRAS[extra_of(name)]
             yield name, re.split(r"[^\w-]", requirement)[0].replace("-", "_")
 
 
@@ -44,7 +44,7 @@ def test_an_adapter_says_what_to_install(name, module):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{module} reverb.adapters.{name} needs ")
     # The library itself, which can be installed whatever this package was installed from.
-    (requirement,) = EXTRAS[name]
+    requirement, *_ = EXTRAS[extra_of(name)]
     assert f"pip install '{requirement}'" in done.stdout
 
 

@@ -26,6 +26,7 @@ RUN = {
     "python jax",
     "python sb3",
     "python torchrl",
+    "python transferqueue",
 }
 # Blocks that are only shown: a command with what it printed, a file, a picture.
 SHOWN = {"console", "text", "yaml"}
@@ -59,6 +60,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/server.md",
         "docs/howto/store.md",
         "docs/howto/testing.md",
+        "docs/howto/trl.md",
         "docs/howto/troubleshooting.md",
         "docs/howto/waiting.md",
         "docs/howto/watching.md",

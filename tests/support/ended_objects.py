@@ -321,6 +321,7 @@ ELSEWHERE = {
     "reverb.adapters.ray": "with_ray/test_group.py",
     "reverb.adapters.tf_agents.reverb_replay_buffer": "with_tf_agents/test_replay_buffer_frames.py",
     "reverb.adapters.tf_agents.reverb_utils": "observers/test_trajectory_observer.py",
+    "reverb.adapters.transfer_queue": "with_transfer_queue/test_ours.py",
     "reverb.aio.BatchedTrajectoryWriter": "aio/test_writers.py",
     "reverb.aio.SequenceWriter": "aio/test_writers.py",
     "reverb.aio.TrajectoryWriter": "aio/test_writers.py",

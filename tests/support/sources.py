@@ -18,6 +18,11 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
+def extra_of(adapter: str) -> str:
+    """The extra for an adapter; it has the name of the library on PyPI."""
+    return {"transfer_queue": "transferqueue"}.get(adapter, adapter.replace("_", "-"))
+
+
 def newest_source_time() -> float:
     """When a file that goes into the wheel was last changed."""
     sources = [ROOT / "pyproject.toml", ROOT / "LICENSE", ROOT / "README.md"]
