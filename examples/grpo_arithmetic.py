@@ -4,6 +4,7 @@
     python examples/grpo_arithmetic.py                  # about two minutes on two cores
     python examples/grpo_arithmetic.py --budget quick   # less time, and an easier goal
     python examples/grpo_arithmetic.py --chaos          # eight processes are killed on the way
+    python examples/grpo_arithmetic.py --on-stale wait  # no rollout is thrown away for its age
 
 The prompts are texts such as `3+8=`, whose right answer is `11.`. The model starts from random
 weights and sees no answers but its own: all that it learns from is a reward that looks at its text.
@@ -17,7 +18,7 @@ Each line is a process; what moves between them goes through two tables of a ser
 An item of "train" is a prompt with its group of rollouts. It grows on the server, so what the other
 processes have in their memory can be lost: items that they held go to others, and come again until
 they are acked. The exit code is 0 only if the model can add, if it was trained on every prompt,
-whatever was killed, and if the books of the table balance.
+whatever was killed, on none too stale, without long pauses, and if the books of the table balance.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ REPORT_PERIOD = 25
 # It is 0.1 at most before, and grows until about 11,000 prompts: a quick run ends half-way.
 BUDGETS = {"full": (12_000, 0.9), "quick": (4_800, 0.5)}
 PATIENCE_S = 90.0
+OPEN_TIMEOUT_S = 10.0  # for which a generator may hold a prompt
+# Longest time without a learner step, after the first: lost processes end their holds before.
+LONGEST_PAUSE_S = OPEN_TIMEOUT_S + 25.0
 SYMBOLS = "0123456789+=."
 SUMS = [f"{a}+{b}=" for a in range(10) for b in range(10)]
 
@@ -61,6 +65,7 @@ class Run:
     directory: pathlib.Path
     num_prompts: int
     max_staleness: int
+    on_stale: str
     seed: int
 
 
@@ -99,6 +104,8 @@ def serve(run: Run) -> None:
         item=["prompt"],
         items_per_version=BATCH,
         max_staleness=run.max_staleness,
+        on_stale=run.on_stale,
+        open_timeout_s=OPEN_TIMEOUT_S,
         max_attempts=1_000,  # No prompt is given up because it was lost, or too old, too often.
     )
     # A table of one item is a variable: an insert replaces it.
@@ -205,37 +212,45 @@ def train(run: Run) -> None:
     held: list[reverb.RolloutBatch] = []  # trained on, and in no checkpoint yet
     rewards: list[float] = []
 
-    def publish(rewind: bool = False) -> None:
+    def publish() -> None:
         # First the weights, then the word that they are there.
         client.insert([learner.policy.to_vector(), np.int64(learner.step)], {"weights": 1.0})
-        client.set_version("train", learner.step, rewind=rewind)
+        # The server may have the version of a step that this trainer has lost, or has again.
+        client.set_version("train", learner.step, rewind=True)
 
     def save() -> None:
         learner.save()
         while held:
             client.ack(held.pop())
 
-    publish(rewind=True)  # The server may have the version of a step that this trainer has lost.
+    publish()
     at_end = False
     while True:
         try:
             batch = client.take("train", BATCH, partial=at_end, timeout_ms=1_000)
         except reverb.DeadlineExceededError:
             # That was all, or generators died, or the server went back to an older version.
-            save()
             publish()
-            info = client.server_info()["train"]
-            at_end = info.rollouts.newest == str(run.num_prompts - 1)
-            if at_end and info.current_size == 0:
-                return
+            at_end = client.server_info()["train"].rollouts.newest == str(run.num_prompts - 1)
+            if at_end:
+                save()
+                if client.size("train") == 0:
+                    return
+            continue
+        staleness = learner.step - int(batch.oldest.min())
+        if staleness > run.max_staleness and run.on_stale != "keep":
+            # The server has gone back to an older version, by which these are not too stale.
+            publish()
+            client.release(batch)
             continue
         learner.learn(batch)
         with (run.directory / "ledger").open("a") as ledger:
-            ledger.write(f"{learner.step} {' '.join(batch.name)}\n")
+            ledger.write(f"{learner.step} {staleness} {' '.join(batch.name)}\n")
         held.append(batch)
-        publish()
         if learner.step % SAVE_PERIOD == 0:
+            # Acks before the next version: those of items that came back count for the old one.
             save()
+        publish()
         rewards.append(float(batch.data["reward"].mean()))
         if learner.step % REPORT_PERIOD == 0:
             mean, stale = np.mean(rewards[-REPORT_PERIOD:]), batch.staleness
@@ -261,7 +276,7 @@ def supervise(run: Run, victims: list[str]) -> bool:
         processes[role] = context.Process(target=ROLES[role], args=arguments, daemon=True)
         processes[role].start()
 
-    kills, progress, since = list(victims), 0, time.monotonic()
+    kills, progress, since, longest_s = list(victims), 0, time.monotonic(), 0.0
     try:
         for role in ROLES:
             start(role)
@@ -270,9 +285,11 @@ def supervise(run: Run, victims: list[str]) -> bool:
             for role, process in processes.items():
                 if process.exitcode not in (None, 0):
                     raise RuntimeError(f"{role} has ended with {process.exitcode}")
-            trained = len({number for _, batch in read_ledger(run) for number in batch})
-            if trained > progress:
-                progress, since = trained, time.monotonic()
+            steps = read_ledger(run)
+            trained = len({number for *_, batch in steps for number in batch})
+            longest_s = max(longest_s, time.monotonic() - since) if progress else 0.0
+            if len(steps) > progress:
+                progress, since = len(steps), time.monotonic()
             if time.monotonic() - since > PATIENCE_S:
                 raise RuntimeError(f"no prompt was trained on for {PATIENCE_S:g} s")
             due = run.num_prompts * (len(victims) - len(kills) + 1) / (len(victims) + 2)
@@ -282,29 +299,35 @@ def supervise(run: Run, victims: list[str]) -> bool:
                 processes[role].kill()
                 processes[role].join()
                 start(role)
-        return account(run, victims)
+        print(f"longest pause: {longest_s:.1f} s (allowed: {LONGEST_PAUSE_S:g} s)")
+        return account(run, victims) and longest_s <= LONGEST_PAUSE_S
     finally:
         for process in processes.values():
             process.kill()
             process.join()
 
 
-def read_ledger(run: Run) -> list[tuple[int, list[int]]]:
-    """Returns the number and the prompts of all learner steps, also of those that were lost."""
+def read_ledger(run: Run) -> list[tuple[int, int, list[int]]]:
+    """Returns number, largest staleness and prompts of all learner steps, also of lost ones."""
     path = run.directory / "ledger"
     text = path.read_text() if path.exists() else ""
     rows = [list(map(int, line.split())) for line in text.splitlines()]
-    return [(row[0], row[1:]) for row in rows]
+    return [(row[0], row[1], row[2:]) for row in rows]
 
 
 def account(run: Run, victims: list[str]) -> bool:
     """Prints what became of the prompts. Returns whether it is what it has to be."""
     steps = read_ledger(run)
-    times = collections.Counter(number for _, batch in steps for number in batch)
+    times = collections.Counter(number for *_, batch in steps for number in batch)
     # A trainer that is killed goes back, and makes the steps since its checkpoint anew.
-    in_model = {number for batch in dict(steps).values() for number in batch}
+    in_model = {number for batch in {it[0]: it[2] for it in steps}.values() for number in batch}
+    staleness = [it[1] for it in steps]
     allowed = 1 + sum(victim in ("trainer", "server") for victim in victims)
     print(f"{len(victims)} kills: {', '.join(victims) or 'none'}")
+    print(
+        f"staleness of the oldest rollout of a step: {np.mean(staleness):.1f} on average, "
+        f"{max(staleness)} at most"
+    )
     print(
         f"prompts: {len(in_model)} of {run.num_prompts} are in the model; trained on "
         f"{times.total() - len(times)} times again, one of them {max(times.values())} times in all "
@@ -313,8 +336,13 @@ def account(run: Run, victims: list[str]) -> bool:
     table = reverb.Client(run.address).status().tables["train"]
     others = {"failed", "stale", "full", "bytes", "deleted", "reset", "shrunk", "lost"}
     left = {"trained": table.samples} | {it: getattr(table.removed, it, 0) for it in sorted(others)}
-    print(f"table: {table.inserts} inserts = {table.items} present + left {left}")
+    again = table.rollouts.num_again
+    print(
+        f"table: {table.inserts} inserts = {table.items} present + left {left}; {again} made again"
+    )
     balances = table.inserts == table.items + sum(left.values())
+    if run.on_stale != "keep" and max(staleness) > run.max_staleness:
+        return False
     return balances and len(in_model) == run.num_prompts and max(times.values()) <= allowed
 
 
@@ -325,6 +353,12 @@ def main() -> int:
     parser.add_argument("--budget", choices=tuple(BUDGETS), default="full")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--max-staleness", type=int, default=2, help="in versions of the model")
+    parser.add_argument(
+        "--on-stale",
+        choices=("again", "keep", "wait"),
+        default="again",
+        help="what becomes of prompts that would be staler",
+    )
     parser.add_argument("--chaos", action="store_true", help="kill eight processes")
     given = parser.parse_args()
     num_prompts, goal = BUDGETS[given.budget]
@@ -335,7 +369,8 @@ def main() -> int:
         address = f"localhost:{free.getsockname()[1]}"
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as path:
-        run = Run("", address, pathlib.Path(path), num_prompts, given.max_staleness, given.seed)
+        bound = given.max_staleness, given.on_stale
+        run = Run("", address, pathlib.Path(path), num_prompts, *bound, given.seed)
         model = run.directory / "model", run.seed, run.num_prompts // BATCH
         before = exact_match(Learner(*model).policy)
         balances = supervise(run, victims if given.chaos else [])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reanalyse (MuZero): new targets for stored states.
 
-Items do not change: read the oldest, insert them with new targets, and the remover drops the old.
+Each state has a key of its own, under which an item with new targets takes the place of the old.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def column(*shape, dtype=np.float32):
 table = reverb.Table(
     "replay",
     sampler=reverb.selectors.Prioritized(1.0),
-    remover=reverb.selectors.Fifo(),  # An item that is inserted again is the newest.
+    remover=reverb.selectors.Fifo(),  # An item with new targets is the newest.
     max_size=SIZE,
     rate_limiter=reverb.rate_limiters.MinSize(1),
     signature={"observation": column(4), "value": column(), "version": column(dtype=np.int64)},
@@ -33,25 +33,22 @@ with reverb.Server([table]) as server:
     client = reverb.Client(f"localhost:{server.port}")
     observations = np.random.default_rng(0).normal(size=(SIZE, 4)).astype(np.float32)
     rows = {"observation": observations, "value": search(observations, 1)}
-    client.insert_batch({**rows, "version": np.ones(SIZE, np.int64)}, {"replay": 1.0})
+    keys = [reverb.key_of(f"state {number}") for number in range(SIZE)]
+    client.insert_batch({**rows, "version": np.ones(SIZE, np.int64)}, {"replay": 1.0}, keys=keys)
 
     for version in (2, 3):
-        # All items, the oldest first. They are copied here before any of them is replaced.
-        stored = list(client.scan("replay", unpack_as_table_signature=True))
         for first in range(0, SIZE, BATCH):
-            part = stored[first : first + BATCH]
-            observation = np.concatenate([item.data["observation"] for item in part])
-            value = search(observation, version)
+            chosen = keys[first : first + BATCH]
+            info, old = client.fetch("replay", chosen, squeeze=True, unpack_as_table_signature=True)
+            value = search(old["observation"], version)
+            rows = {**old, "value": value, "version": np.full(BATCH, version)}
             # The distance of the targets is a good priority.
-            error = np.abs(value - np.concatenate([item.data["value"] for item in part]))
-            rows = {"observation": observation, "value": value}
-            rows["version"] = np.full(BATCH, version)
-            client.insert_batch(rows, {"replay": error + 1e-3})
+            error = np.abs(value - old["value"])
+            client.insert_batch(rows, {"replay": error + 1e-3}, keys=info.key, replace=True)
 
-    batch = client.sample_batch("replay", 256, unpack_as_table_signature=True)
+    batch = client.sample_batch("replay", 256, squeeze=True, unpack_as_table_signature=True)
     assert (batch.data["version"] == 3).all()
     assert client.server_info()["replay"].current_size == SIZE
-    expected = search(batch.data["observation"][:, 0], 3)
-    assert np.allclose(batch.data["value"][:, 0], expected)
+    assert np.allclose(batch.data["value"], search(batch.data["observation"], 3))
 
 print("every item has the values of version 3")
