@@ -4,6 +4,7 @@
 import dataclasses
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -128,6 +129,24 @@ def test_a_directory_that_still_starts_reports_no_empty_group(
     finally:
         os.kill(pid, signal.SIGCONT)
     until(lambda: group.status().is_complete)
+
+
+def test_a_directory_waits_for_the_only_map(start_group, until, restart_directory):
+    """A map that it made meanwhile would be older, and refused for ever."""
+    group = start_group(num_shards=1)
+    client = group.client()
+    epoch, pid = group.status().epoch, group.status().shards[0].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        restart_directory()
+        time.sleep(6)  # It is asked in vain for five seconds, and then again.
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: group.status().is_complete)
+    assert group.status().epoch >= epoch
+    assert group.add_shards(1) == [1]
+    client.insert([np.int64(1)], {"table": 1.0})
+    assert sum(sizes(group)) == 1
 
 
 def test_the_whole_group_restarts_from_its_latest_checkpoint(start_group, root):

@@ -87,6 +87,8 @@ class Shards:
     def __init__(self, group, network, ask):
         self._group, self._network, self._ask = group, network, ask
         self.handles = {}
+        # How often shards are asked in vain.
+        self.silent = {}
 
     def make(self, index, num_shards, num_starts=1, *, is_actor=True):
         life = ShardLife(ShardSettings(self._group, index, num_shards, "", None), is_actor=is_actor)
@@ -111,8 +113,16 @@ class Shards:
         found = {it: self.handles[it] for it in indices if it in self.handles}
         return {it: handle for it, handle in found.items() if handle.life.is_actor}
 
+    def find(self):
+        return [index for index, handle in self.handles.items() if handle.life.is_actor]
+
     def describe(self, indices, timeout_s):
-        return {it: handle.life.facts() for it, handle in self.among(indices).items()}
+        found = {}
+        for index, handle in self.among(indices).items():
+            self.silent[index] = self.silent.get(index, 0) - 1
+            if self.silent[index] < 0:
+                found[index] = handle.life.facts()
+        return found
 
     def end(self, index):
         self.handles.pop(index).life.stop()
@@ -139,7 +149,8 @@ class GroupMachine(RuleBasedStateMachine):
         )
         self.network = Network()
         self.actor = DirectoryActor(group)
-        self.shards = self.actor._processes = Shards(group, self.network, self.ask)
+        self.shards = Shards(group, self.network, self.ask)
+        self.actor._processes = self.shards
         self.registered = {}
         self.draining = None
         # The possible sizes of the table, those that the directory may have, and the processes that
@@ -173,6 +184,8 @@ class GroupMachine(RuleBasedStateMachine):
                 self.registered[life] = life._beat(self.registered.get(life, False))
             except ReverbError:
                 self.registered[life] = False
+                if life in self.witnesses:  # The call may have arrived.
+                    self.former_sizes = self.former_sizes | self.max_sizes
             else:
                 self.former_sizes = self.max_sizes if life in self.witnesses else self.former_sizes
 
@@ -212,7 +225,9 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 9))
     def restart(self, number):
-        index = self.index(number)
+        self.replace_process(self.index(number))
+
+    def replace_process(self, index):
         handle = self.shards.handles[index]
         if not handle.life.is_actor:
             return
@@ -226,6 +241,31 @@ class GroupMachine(RuleBasedStateMachine):
             self.witnesses.remove(life)
             if not self.witnesses:
                 self.max_sizes = self.max_sizes | self.former_sizes
+
+    @precondition(lambda self: self.draining is None and any(self.actors()))
+    @rule(silent=st.lists(st.integers(0, 2), min_size=5, max_size=5), all_die=st.booleans())
+    def restart_directory(self, silent, all_die):
+        """Shards may be silent at first, or have died with it."""
+        for index in [*self.shards.handles] * 3:
+            self.send_beat(index)
+        self.network.waiting.clear()
+        if all_die:
+            for index in self.shards.handles:
+                self.replace_process(index)
+            self.max_sizes = self.max_sizes | {MAX_SIZE}
+            self.former_sizes = self.max_sizes
+        before, actor = self.actor._directory, DirectoryActor(self.actor._settings)
+        actor._processes = self.shards
+        self.shards.silent = dict(zip(sorted(self.shards.handles), silent, strict=False))
+        self.actor = actor
+        actor._recover()
+        self.shards.silent.clear()
+        assert actor._directory.epoch >= before.epoch
+        if not all_die:
+            assert actor._directory.slots() == before.slots()
+
+    def actors(self):
+        return [it for it in self.shards.handles.values() if it.life.is_actor]
 
     # The map of the group is lost while all of its processes start; so are changes in this second.
     @precondition(lambda self: any(it.life._epoch for it in self.handles_in_map()))
@@ -341,6 +381,8 @@ class FakeRay:
 def test_shards_have_their_parts_whatever_is_lost_or_late(monkeypatch):
     monkeypatch.setattr(directory_actor, "ray", FakeRay)
     monkeypatch.setattr(directory_actor, "shard_indices", lambda name: [])
+    monkeypatch.setattr(DirectoryActor, "_begin_watching", lambda self: None)
+    monkeypatch.setattr(directory_actor, "POLL_S", 0.0)
     monkeypatch.setattr(shard_life, "ray", FakeRay)
     run_state_machine_as_test(
         GroupMachine, settings=settings(max_examples=60, stateful_step_count=20, deadline=None)

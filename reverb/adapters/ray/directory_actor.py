@@ -22,6 +22,7 @@ from reverb.adapters.ray.shard_facts import BEAT_S, Answer, Member, ShardFacts, 
 from reverb.adapters.ray.shard_processes import ShardProcesses
 from reverb.adapters.ray.shard_stores import choose_indices, find_stores
 from reverb.cluster.directory import Directory, parse_map
+from reverb.cluster.group_checkpoint import GroupCheckpoint
 from reverb.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -82,10 +83,7 @@ class DirectoryActor:
         homes = [stores.get(it, ()) for it in indices]
         places = self._processes.find_nodes(settings.num_shards, timeout_s, homes=homes)
         with self._lock:
-            self._directory.lay_out(indices)
-            if checkpoint is not None and checkpoint.parts.keys() == set(indices):
-                self._directory.set_slots(checkpoint.slots)
-                self._directory.epoch = max(self._directory.epoch, checkpoint.epoch) + 1
+            self._lay_out(indices, checkpoint)
             for index, where in zip(indices, places, strict=True):
                 self._processes.start(index, settings.num_shards, where, start_points.get(index))
             self._ready.set()
@@ -118,26 +116,46 @@ class DirectoryActor:
                 )
             time.sleep(POLL_S)
 
+    def _lay_out(self, indices: Sequence[int], checkpoint: GroupCheckpoint | None) -> None:
+        """Makes the first map, with the slots of the checkpoint that these shards load."""
+        self._directory.lay_out(indices)
+        if checkpoint is not None and checkpoint.parts.keys() == set(indices):
+            self._directory.set_slots(checkpoint.slots)
+            self._directory.epoch = max(self._directory.epoch, checkpoint.epoch) + 1
+
     def _recover(self) -> None:
         """Learns from the shards what the actor had decided before its restart."""
-        indices = self._processes.find()
-        found = self._processes.describe(indices, DESCRIBE_TIMEOUT_S)
-        for index in set(indices) - found.keys():
-            name = self._settings.name
-            _logger.info("directory of group '%s': shard %d does not answer", name, index)
-        maps = [parse_map(facts.map) for facts in found.values() if facts.map]
+        found, maps = self._ask_for_maps()
+        checkpoint = self._saver.find_latest()
         with self._lock:
             if maps:
                 self._directory.learn(max(maps, key=lambda proto: proto.epoch))
-            else:
-                self._directory.lay_out(indices or range(self._settings.num_shards))
+            else:  # All shards died with the directory. They load the checkpoint.
+                self._lay_out(sorted(found) or range(self._settings.num_shards), checkpoint)
+                # Programs that have a lost map take over only one with a higher epoch.
+                self._directory.epoch += time.time_ns() // 1_000_000
             for index, facts in found.items():
                 if facts.state == "serving" and index in self._directory.indices:
                     self._take(facts)
             self._ready.set()
-        self._saver.find_latest()
         self._push()
         self._begin_watching()
+
+    def _ask_for_maps(self) -> tuple[dict[int, ShardFacts], list[Any]]:
+        """Returns the facts of the shards that answer, and their maps.
+
+        Blocks as long as a shard that does not answer may be the only one that has the map.
+        """
+        while True:
+            indices = self._processes.find()
+            found = self._processes.describe(indices, DESCRIBE_TIMEOUT_S)
+            maps = [parse_map(facts.map) for facts in found.values() if facts.map]
+            missing = sorted(set(indices) - found.keys())
+            if maps or not missing:
+                return found, maps
+            name = self._settings.name
+            _logger.info("directory of group '%s': the shards %s do not answer", name, missing)
+            time.sleep(POLL_S)
 
     # ---- Calls of shards -------------------------------------------------------------------------
 

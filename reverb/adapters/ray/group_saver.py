@@ -80,13 +80,14 @@ class GroupSaver:
             )
         return None, {it: path for it, path in alone.items() if it < settings.num_shards}
 
-    def find_latest(self) -> None:
-        """Looks for the last checkpoint, after a restart of the directory."""
-        root = self._settings.checkpoint_directory
+    def find_latest(self) -> group_checkpoint.GroupCheckpoint | None:
+        """Looks for the last checkpoint, after a restart of the directory; returns it."""
+        root, latest = self._settings.checkpoint_directory, None
         if root:
             with contextlib.suppress(ReverbError):
                 latest = group_checkpoint.latest(root, self._settings.name)
                 self.latest = None if latest is None else str(latest.path)
+        return latest
 
     def save(
         self, proto: Any, shards: Mapping[int, Any], coordinator: cluster.Coordinator | None

@@ -99,12 +99,11 @@ class ShardProcesses:
 
     def find(self) -> list[int]:
         """Finds the actors that the directory had started before its restart."""
+        self._handles = {}
         for index in shard_indices(self._settings.name):
-            try:
+            with contextlib.suppress(ValueError):  # It has just ended.
                 name = shard_name(self._settings.name, index)
                 self._handles[index] = ray.get_actor(name, namespace=NAMESPACE)
-            except ValueError:
-                continue  # It has just ended.
         return sorted(self._handles)
 
     def get(self, index: int) -> Any:
