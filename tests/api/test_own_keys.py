@@ -213,6 +213,28 @@ def test_many_threads_replace_one_item(client):
     assert (table.items, table.inserts, table.removed.replaced) == (1, 80, 79)
 
 
+def test_no_reader_misses_what_is_replaced(client):
+    keys = np.arange(10)
+    client.insert_batch(np.zeros(10), {"t": 1.0}, keys=keys)
+    done = threading.Event()
+
+    def replace():
+        while not done.is_set():
+            client.insert_batch(np.ones(10), {"t": 1.0}, keys=keys, replace=True)
+
+    threads = [threading.Thread(target=replace) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(500):
+            assert client.fetch("t", keys).info.key.tolist() == keys.tolist()
+            assert sorted(item.info.key for item in client.scan("t")) == keys.tolist()
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
 @pytest.mark.parametrize(
     ("keys", "error", "text"),
     [

@@ -39,6 +39,7 @@ mod operation;
 #[cfg(test)]
 mod pace_tests;
 mod presence;
+mod replaced;
 mod restore;
 mod rollouts;
 mod rollouts_status;

@@ -4,17 +4,19 @@
 //! A scan first lists the entries of the present items, then visits them in order of insertion. It
 //! may list part of them at a time, which needs less memory, but reads all entries for each list.
 //! An item stays in its entry until it is removed, and any later item in that entry is newer than
-//! the scan, so the insertion time is enough to recognise it. Listing locks the table for some
+//! the scan, so the insertion time is enough to recognise it. What has replaced an item since is in
+//! the same entry, and counts as old as that; see `replaced.rs`. Listing locks the table for some
 //! thousand entries at a time, visiting for some hundred. A scan keeps no item alive.
 //!
 //! A condition is checked twice: when an item is listed, so that most listed items fulfil it, and
-//! when it is visited, because it may have changed. A scan of some keys lists the entries of these
-//! keys; the rest is the same.
+//! when it is visited, because it may have changed. A scan of some keys lists nothing: it finds
+//! each key when it visits it.
 
 use reverb_base::Result;
 use reverb_data::{ItemCondition, Sampled, StoredItem};
 
 use super::items::Item;
+use super::replaced::OpenScan;
 use super::state::TableState;
 use super::{MAX_SAMPLE_BYTES, Table, wait_queues};
 use crate::selector::Handle;
@@ -25,6 +27,9 @@ const LISTED_ENTRIES: usize = 8192;
 /// Number of entries that are visited under one lock: each may cost a cache miss.
 const VISITED_ENTRIES: usize = 512;
 
+/// Number of keys whose items the processor fetches from memory in parallel.
+const FOUND_TOGETHER: usize = 32;
+
 /// Progress of a scan. Belongs to the table that began it.
 #[derive(Debug)]
 pub struct Scan {
@@ -33,7 +38,7 @@ pub struct Scan {
     condition: ItemCondition,
     /// Entries of the next items, oldest first.
     handles: Vec<Handle>,
-    /// Keys of the next items, in a table with rollouts: those that are aside have no entry.
+    /// Keys of the next items, in a scan of some keys.
     keys: Vec<u64>,
     /// Number of handles, or of keys, that were visited.
     visited: usize,
@@ -41,6 +46,7 @@ pub struct Scan {
     last: Option<Position>,
     /// True if some items may not be listed yet.
     is_open: bool,
+    _open: OpenScan,
 }
 
 /// Order of an item in a scan: insertion time and handle.
@@ -75,10 +81,18 @@ impl Table {
     ///
     /// `Cancelled` if the table is closed.
     pub fn begin_unlisted_scan(&self, condition: ItemCondition) -> Result<Scan> {
-        let newest_ns = self.read_state(TableState::newest_ns)?;
-        let handles = Vec::new();
-        let keys = Vec::new();
-        Ok(Scan { newest_ns, condition, handles, keys, visited: 0, last: None, is_open: true })
+        let (newest_ns, open) =
+            self.read_state(|state| (state.newest_ns(), state.contents().replaced.begin_scan()))?;
+        Ok(Scan {
+            newest_ns,
+            condition,
+            handles: Vec::new(),
+            keys: Vec::new(),
+            visited: 0,
+            last: None,
+            is_open: true,
+            _open: open,
+        })
     }
 
     /// Begins a scan over the items with these keys that fulfil a condition, in the order of the
@@ -90,16 +104,7 @@ impl Table {
     pub fn begin_fetch(&self, keys: &[u64], condition: ItemCondition) -> Result<Scan> {
         let mut scan = self.begin_unlisted_scan(condition)?;
         scan.is_open = false;
-        if self.config().rollouts.is_some() {
-            scan.keys = keys.to_vec();
-            return Ok(scan);
-        }
-        for keys in keys.chunks(VISITED_ENTRIES) {
-            self.read_state(|state| {
-                let keys = keys.iter().copied();
-                state.items().find_many(keys, |_, handle| scan.handles.push(handle));
-            })?;
-        }
+        scan.keys = keys.to_vec();
         Ok(scan)
     }
 
@@ -122,7 +127,7 @@ impl Table {
             self.read_state(|state| {
                 let items = state.items().piece(start, step);
                 let all = items.filter(|(_, item)| fulfils(&scan.condition, item));
-                let all = all.map(|(handle, item)| (item.inserted_at_ns(), handle));
+                let all = all.map(|(handle, item)| (state.since_ns(item), handle));
                 listed.extend(all.filter(|position| {
                     position.0 <= scan.newest_ns && scan.last.is_none_or(|last| *position > last)
                 }));
@@ -189,6 +194,12 @@ pub(super) fn fulfils(condition: &ItemCondition, item: &Item) -> bool {
     condition.holds(item.priority(), item.times_sampled(), item.inserted_at_ns())
 }
 
+/// An item in the form for scans, if it fulfils a condition now.
+fn stored_if(condition: &ItemCondition, state: &TableState, handle: Handle) -> Option<StoredItem> {
+    let item = state.items().get(handle);
+    fulfils(condition, item).then(|| item.to_stored(state.removal_priority(handle)))
+}
+
 /// Keeps the first `most` positions; returns true if there were more.
 fn keep_first(positions: &mut Vec<Position>, most: usize) -> bool {
     let has_more = positions.len() > most;
@@ -207,7 +218,7 @@ impl Scan {
 
     /// Bytes of the list.
     pub fn listed_bytes(&self) -> usize {
-        self.handles.len() * size_of::<Handle>()
+        self.handles.len() * size_of::<Handle>() + self.keys.len() * size_of::<u64>()
     }
 
     /// True if all listed items are visited and there may be more.
@@ -217,16 +228,29 @@ impl Scan {
 
     /// Reads items by their keys, also those that are aside.
     fn visit_keys(&mut self, state: &TableState, most: usize, items: &mut Vec<Sampled>) {
+        let Self { keys, visited, condition, .. } = self;
+        let end = keys.len().min(*visited + VISITED_ENTRIES);
         let mut chunk_bytes = 0;
-        while self.visited < self.keys.len() && items.len() < most && chunk_bytes < MAX_SAMPLE_BYTES
-        {
-            let key = self.keys[self.visited];
-            self.visited += 1;
-            let Some(item) = state.stored(key) else { continue };
-            let StoredItem { priority, times_sampled, inserted_at_ns, .. } = item;
-            if self.condition.holds(priority, times_sampled, inserted_at_ns) {
-                chunk_bytes += item.trajectory.chunk_bytes();
-                items.push(item.into_scanned(state.len() as i64));
+        while *visited < end {
+            let block = &keys[*visited..end.min(*visited + FOUND_TOGETHER)];
+            let mut handles = [None; FOUND_TOGETHER];
+            state.items().find_many(block.iter().copied(), |at, handle| handles[at] = Some(handle));
+            state.items().prefetch(handles.iter().copied().flatten());
+            for (&key, handle) in block.iter().zip(handles) {
+                if items.len() >= most || chunk_bytes >= MAX_SAMPLE_BYTES {
+                    return;
+                }
+                *visited += 1;
+                let found = match handle {
+                    Some(handle) => stored_if(condition, state, handle),
+                    None => state.aside(key).filter(|it| {
+                        condition.holds(it.priority, it.times_sampled, it.inserted_at_ns)
+                    }),
+                };
+                if let Some(item) = found {
+                    chunk_bytes += item.trajectory.chunk_bytes();
+                    items.push(item.into_scanned(state.len() as i64));
+                }
             }
         }
     }
@@ -239,7 +263,7 @@ impl Scan {
         for &handle in self.handles[self.visited..].iter().take(VISITED_ENTRIES) {
             self.visited += 1;
             let Some(item) = state.items().in_entry(handle) else { continue };
-            if item.inserted_at_ns() > self.newest_ns || !fulfils(&self.condition, item) {
+            if state.since_ns(item) > self.newest_ns || !fulfils(&self.condition, item) {
                 continue;
             }
             let item = item.to_stored(state.removal_priority(handle));

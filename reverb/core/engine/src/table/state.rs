@@ -34,7 +34,7 @@ use smallvec::SmallVec;
 use super::changes::{ChangeRecorder, Mutation};
 use super::episodes::Episodes;
 use super::foreign_keys::ForeignKeys;
-use super::items::Items;
+use super::items::{Item, Items};
 use super::statistics::{Removal, Statistics};
 use super::step_counts::StepCounts;
 use crate::rate_limiter::RateLimiter;
@@ -169,6 +169,7 @@ impl TableState {
     /// The limiter counts it as an insert, unless the old one had not been sampled as often as an
     /// insert allows, and cannot be any more. Samples that no item allows would block inserts.
     fn replace_at(&mut self, handle: Handle, new: StoredItem) {
+        let since_ns = self.since_ns(self.contents.items.get(handle));
         let old = self.remove_at(handle);
         let left_samples = self.max_times_sampled > 0
             && f64::from(old.times_sampled) < self.limiter.config().samples_per_insert;
@@ -179,6 +180,7 @@ impl TableState {
         } else {
             self.limiter.count_insert();
         }
+        self.contents.replaced.note(new.key, since_ns);
         self.add_new(new);
     }
 
@@ -450,6 +452,11 @@ impl TableState {
         &self.contents.items
     }
 
+    /// When the key of an item came, as it is known to the scans that have begun since.
+    pub(super) fn since_ns(&self, item: &Item) -> i64 {
+        self.contents.replaced.since_ns(item)
+    }
+
     /// `inserted_at_ns` of the newest item so far. Items inserted later have a larger one;
     /// transferred items may not.
     pub(super) fn newest_ns(&self) -> i64 {
@@ -514,6 +521,7 @@ impl TableState {
     fn remove_at(&mut self, handle: Handle) -> StoredItem {
         let contents = &mut self.contents;
         let item = contents.items.remove(handle);
+        contents.replaced.forget(item.key());
         let removal_priority = contents.removal_priority(handle);
         record(&mut self.recording, Mutation::Removed, handle, &item, removal_priority);
         if removal_priority.is_some() {

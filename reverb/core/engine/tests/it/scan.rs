@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Scans of a table that changes meanwhile.
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::common::{chunk, config, insert, insert_all, item, item_of, queue, scan_rest};
 use reverb_base::ErrorKind;
-use reverb_data::{ItemCondition, TableConfig};
+use reverb_data::{ItemCondition, NewItem, TableConfig};
 use reverb_engine::{MAX_SAMPLE_BYTES, Scan, Table};
 
 fn rest(table: &Table, scan: &mut Scan) -> Vec<u64> {
@@ -170,6 +170,80 @@ fn keys_are_fetched_in_their_order_without_those_that_left() {
     table.mutate(&[], &[2]).unwrap();
     insert(&table, vec![item(7000, 1.0)]);
     assert_eq!(rest(&table, &mut scan), [1, 3]);
+}
+
+/// Puts new items in the place of those with these keys.
+fn replace(table: &Table, keys: impl IntoIterator<Item = u64>) {
+    let new = |key| NewItem { key, replaces: true, ..item(10_000_000 + fresh(), 2.0) };
+    insert(table, keys.into_iter().map(new).collect());
+}
+
+fn fresh() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[test]
+fn a_replaced_item_is_read_once_whenever_it_is_replaced() {
+    let table = Table::new(config(10_000)).unwrap();
+    insert_all(&table, &[1.0; 2000]);
+    let all: Vec<u64> = (0..2000).collect();
+    // Before the scan begins, between listing and reading, and after some were read.
+    replace(&table, 0..10);
+    let mut scan = table.begin_scan().unwrap();
+    let mut older = table.begin_scan().unwrap();
+    replace(&table, 0..2000);
+    let mut keys: Vec<u64> = Vec::new();
+    loop {
+        let some = table.scan_some(&mut scan, 100).unwrap();
+        if some.is_empty() {
+            break;
+        }
+        assert!(some.iter().all(|item| item.priority == 2.0));
+        keys.extend(some.iter().map(|item| item.key));
+        replace(&table, (0..2000).step_by(3));
+    }
+    keys.sort_unstable();
+    assert_eq!(keys, all);
+    // Lists of a part at a time, each after more replacements.
+    let mut listed = table.begin_unlisted_scan(ItemCondition::ALL).unwrap();
+    keys.clear();
+    while listed.needs_list() {
+        replace(&table, (0..2000).step_by(7));
+        table.list(&mut listed, 300).unwrap();
+        replace(&table, (0..2000).step_by(5));
+        keys.extend(rest(&table, &mut listed));
+    }
+    keys.sort_unstable();
+    assert_eq!(keys, all);
+    // A key that left meanwhile and came back is another item.
+    table.mutate(&[], &[5, 6]).unwrap();
+    insert(&table, vec![item(20_000_000, 1.0), NewItem { key: 5, ..item(20_000_001, 1.0) }]);
+    keys = rest(&table, &mut older);
+    keys.sort_unstable();
+    assert_eq!(keys, all.iter().copied().filter(|key| ![5, 6].contains(key)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_fetch_misses_no_key_that_is_being_replaced() {
+    let table = Table::new(config(100)).unwrap();
+    insert_all(&table, &[1.0; 10]);
+    let keys: Vec<u64> = (0..10).collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                replace(&table, keys.iter().copied());
+            }
+        });
+        for _ in 0..2000 {
+            let mut scan = table.begin_fetch(&keys, ItemCondition::ALL).unwrap();
+            replace(&table, [3, 4]);
+            assert_eq!(rest(&table, &mut scan), keys);
+            assert_eq!(scanned(&table).len(), 10);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

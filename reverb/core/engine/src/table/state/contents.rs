@@ -9,6 +9,7 @@ use crate::selector::{Handle, Largest, RestorePoint, Selector};
 use crate::table::changes::Changes;
 use crate::table::episodes::Episodes;
 use crate::table::items::{self, AllItems, Items};
+use crate::table::replaced::Replaced;
 use crate::table::rollouts::Rollouts;
 use crate::table::statistics::{Removal, Removed};
 use crate::table::step_counts::StepCounts;
@@ -27,6 +28,7 @@ pub(in crate::table) struct Contents {
     pub(super) num_unique_samples: i64,
     /// Numbers of steps, from the first request for a window on, or if the sampler goes by them.
     pub(super) step_counts: Option<Box<StepCounts>>,
+    pub(in crate::table) replaced: Replaced,
     /// Removal priorities of items that have one.
     pub(super) removal_priorities: HashMap<Handle, f64>,
     /// Largest priority of any item since the table was empty, or since the beginning.
@@ -54,6 +56,7 @@ impl Contents {
             remover,
             episodes: Episodes::default(),
             num_unique_samples: 0,
+            replaced: Replaced::default(),
             removal_priorities: HashMap::new(),
             largest_priority: f64::NEG_INFINITY,
             account: TableAccount::open(server),

@@ -789,12 +789,8 @@ impl TableState {
         item.map(|item| item.values.priority = priority).is_some()
     }
 
-    /// The item with this key, wherever it is.
-    pub(in crate::table) fn stored(&self, key: u64) -> Option<StoredItem> {
-        if let Some(handle) = self.contents.items.find(key) {
-            let removal_priority = self.contents.removal_priority(handle);
-            return Some(self.contents.items.get(handle).to_stored(removal_priority));
-        }
+    /// The item with this key, of those that are not in `Items`.
+    pub(in crate::table) fn aside(&self, key: u64) -> Option<StoredItem> {
         let item = self.rollouts()?.get(key)?;
         Some(item.values.with(key, item.trajectory()?))
     }
