@@ -13,10 +13,13 @@ import numpy as np
 from reverb._batches.iterator import BatchIterator
 from reverb._checks.arguments import (
     check_at_least,
+    check_bool,
+    check_int64,
     check_integer,
     check_number,
     check_table,
     check_timeout_ms,
+    check_type,
 )
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._checks.compression import Compression, compresses
@@ -239,9 +242,10 @@ class Client:
         With `keys`, the program finds its items again without remembering what this returns. If a
         table has an item with a key, that item gets the row's priority and keeps its data. With
         `replace=True` it is exchanged for the row, under one lock: priority, time of the insert,
-        times sampled and place in the order are those of a new item. It is an insert also for the
-        rate limiter, unless the table has `max_times_sampled` and the old item had not been
-        sampled `samples_per_insert` times. Samples that were taken before keep the old data.
+        times sampled and place in the order are those of a new item. It waits for the rate limiter
+        as an insert, and counts as one, unless the table has `max_times_sampled` and the old item
+        had not been sampled `samples_per_insert` times. Samples that were taken before keep the old
+        data.
 
         Example:
           >>> keys = [reverb.key_of(f"position {i}") for i in range(2)]
@@ -1084,6 +1088,7 @@ class Client:
           UnavailableError: If no server answers.
         """
         check_rollout(rollout, version)
+        check_type("item", item, OpenItem, "open_item")
         with item._making(rollout, partial) as number:
             return not self._change_items(item._growth(sequences, number, version, partial))
 
@@ -1105,6 +1110,7 @@ class Client:
           UnavailableError: If no server answers.
         """
         check_integer("rollout", rollout)
+        check_type("item", item, OpenItem, "open_item")
         with item._making(rollout, False) as number:
             failed = request_of("FailRollout", **item._failure(number, reason))
             return answer_of("FailRollout", self._client.call(*failed)).is_accepted
@@ -1195,6 +1201,7 @@ class Client:
           InvalidArgumentError: If there is no such column.
           UnavailableError: If no server answers.
         """
+        check_type("batch", batch, RolloutBatch, "take")
         fetched = []
         for part in batch._requests(columns):
             try:
@@ -1227,6 +1234,7 @@ class Client:
           SignatureMismatchError: If a column does not match the signature.
           UnavailableError: If no server answers.
         """
+        check_type("batch", batch, RolloutBatch, "take")
         refused = self._change_items(batch._extension(columns, overwrite))
         return batch._accepted(refused)
 
@@ -1247,6 +1255,7 @@ class Client:
           InvalidArgumentError: If the items were taken by `lacks`: they are not trained.
           UnavailableError: If no server answers.
         """
+        check_type("batch", batch, RolloutBatch, "take")
         check_ready(batch)
         # By their keys, because the lease may have ended: then they are trained all the same.
         chosen = batch._chosen(batch.info.key if keys is None else keys)
@@ -1263,6 +1272,7 @@ class Client:
         Raises:
           UnavailableError: If no server answers.
         """
+        check_type("batch", batch, RolloutBatch, "take")
         settle = settle_fields(batch.table, batch.lease, batch._chosen(keys), False)
         self._client.call(*request_of("Settle", **settle))
 
@@ -1286,7 +1296,10 @@ class Client:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
-        fields = {"version": check_integer("version", version), "rewind": bool(rewind)}
+        fields = {
+            "version": check_int64("version", version),
+            "rewind": check_bool("rewind", rewind),
+        }
         answer = self._client.call(*request_of("SetVersion", table=table, **fields))
         return answer_of("SetVersion", answer).version
 

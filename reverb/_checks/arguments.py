@@ -18,14 +18,20 @@ __all__ = [
     "as_path",
     "as_rows",
     "check_at_least",
+    "check_bool",
+    "check_int64",
     "check_integer",
     "check_item",
     "check_mapping",
     "check_number",
     "check_table",
     "check_timeout_ms",
+    "check_type",
     "clamped_timeout_ms",
 ]
+
+# 34 years.
+_FOREVER_MS = 2**40
 
 
 def check_at_least(limit: int, argument: str, value: object, *, allows_bool: bool = False) -> int:
@@ -44,6 +50,8 @@ def check_at_least(limit: int, argument: str, value: object, *, allows_bool: boo
 def check_timeout_ms(timeout_ms: object) -> int | None:
     """Returns how long a call may wait: a number of milliseconds, or `None` for no limit.
 
+    What is longer than 34 years is no limit.
+
     Raises:
       InvalidArgumentError: If it is below 0.
       TypeError: If it is neither an integer nor `None`.
@@ -54,7 +62,46 @@ def check_timeout_ms(timeout_ms: object) -> int | None:
             "timeout_ms must be a number of milliseconds of at least 0, or None for no limit, got "
             f"{value}"
         )
-    return value
+    return None if value is not None and value >= _FOREVER_MS else value
+
+
+def check_bool(argument: str, value: object) -> bool:
+    """Returns the value.
+
+    Raises:
+      TypeError: If it is neither `True` nor `False`: a text would count as true, whatever it says.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{argument} must be a bool, got {type_name(value)}")
+    return bool(value)
+
+
+def check_type(argument: str, value: object, expected: type, made_by: str) -> None:
+    """Checks that a value is one of a class, which `made_by` returns.
+
+    Raises:
+      TypeError: If it is not.
+    """
+    if not isinstance(value, expected):
+        raise TypeError(
+            f"{argument} must be from {made_by}, which returns {expected.__name__}, got "
+            f"{type_name(value)}"
+        )
+
+
+def check_int64(argument: str, value: object) -> int:
+    """Returns the value as an int.
+
+    Raises:
+      InvalidArgumentError: If it does not fit into 64 bits.
+      TypeError: If it is not an integer.
+    """
+    number = check_integer(argument, value)
+    if not -(2**63) <= number < 2**63:
+        raise InvalidArgumentError(
+            f"{argument} must be at least -2^63 and below 2^63, got {number}"
+        )
+    return number
 
 
 def check_integer(argument: str, value: Any, *, allows_bool: bool = False) -> int:

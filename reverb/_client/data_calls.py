@@ -141,9 +141,10 @@ class Calls:
         With `keys`, the program finds its items again without remembering what this returns. If a
         table has an item with a key, that item gets the row's priority and keeps its data. With
         `replace=True` it is exchanged for the row, under one lock: priority, time of the insert,
-        times sampled and place in the order are those of a new item. It is an insert also for the
-        rate limiter, unless the table has `max_times_sampled` and the old item had not been
-        sampled `samples_per_insert` times. Samples that were taken before keep the old data.
+        times sampled and place in the order are those of a new item. It waits for the rate limiter
+        as an insert, and counts as one, unless the table has `max_times_sampled` and the old item
+        had not been sampled `samples_per_insert` times. Samples that were taken before keep the old
+        data.
 
         Example:
           >>> keys = [reverb.key_of(f"position {i}") for i in range(2)]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reverb._checks.arguments import as_keys, check_integer
+from reverb._checks.arguments import as_keys, check_bool, check_integer
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import type_name
 
@@ -57,8 +57,7 @@ def options_of(
 ) -> InsertOptions | None:
     """Returns the options of an insert of rows; with `batch_size=None` of one with key `keys`."""
     argument = "keys" if batch_size is not None else "key"
-    if not isinstance(replace, bool | np.bool_):
-        raise TypeError(f"replace must be a bool, got {type_name(replace)}")
+    replace = check_bool("replace", replace)
     if keys is None:
         if replace:
             raise InvalidArgumentError(
@@ -72,4 +71,4 @@ def options_of(
             f"keys must have shape [{batch_size}], one for each row of the batch, got shape "
             f"[{len(array)}]"
         )
-    return InsertOptions(array, bool(replace), max_wait_ms)
+    return InsertOptions(array, replace, max_wait_ms)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reverb._checks.arguments import check_bool
 from reverb._client.chosen_items import fetched_keys
 from reverb._client.ragged import Ragged
 from reverb._client.rollout_items import Change, Changes, Columns, Parts, Taken
@@ -135,6 +136,9 @@ class RolloutBatch:
 
     def _extension(self, columns: Mapping[str, object], overwrite: bool) -> Changes:
         """Returns the inserts of late columns, for each item at once."""
+        if not isinstance(columns, Mapping) or not columns:
+            got = "none" if isinstance(columns, Mapping) else type_name(columns)
+            raise TypeError(f"columns must be a dict of columns by name, got {got}")
         found = {name: self._split(name, column) for name, column in columns.items()}
         changes = []
         row = 0
@@ -150,7 +154,9 @@ class RolloutBatch:
                 parts.add_sequence(rollout, number, values)
             row += count
             attempts = int(self.attempts[at])
-            message = protos.ItemChange(overwrites=bool(overwrite), attempts=attempts)
+            message = protos.ItemChange(
+                overwrites=check_bool("overwrite", overwrite), attempts=attempts
+            )
             message.lease.holder, message.lease.number = self.lease
             changes.append(parts.into(Change(int(key), 1.0), message))
         return Changes(self.table, changes)

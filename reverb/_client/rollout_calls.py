@@ -6,7 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from reverb._checks.arguments import check_at_least, check_integer, check_timeout_ms
+from reverb._checks.arguments import (
+    check_at_least,
+    check_bool,
+    check_int64,
+    check_integer,
+    check_timeout_ms,
+    check_type,
+)
 from reverb._client.rollout_batch import RolloutBatch, batch_of, changed, check_ready, with_data
 from reverb._client.rollout_items import (
     MOST_TAKES,
@@ -159,6 +166,7 @@ class Calls:
           UnavailableError: If no server answers.
         """
         check_rollout(rollout, version)
+        check_type("item", item, OpenItem, "open_item")
         with item._making(rollout, partial) as number:
             return not self._change_items(item._growth(sequences, number, version, partial))
 
@@ -180,6 +188,7 @@ class Calls:
           UnavailableError: If no server answers.
         """
         check_integer("rollout", rollout)
+        check_type("item", item, OpenItem, "open_item")
         with item._making(rollout, False) as number:
             failed = request_of("FailRollout", **item._failure(number, reason))
             return answer_of("FailRollout", self._client.call(*failed)).is_accepted
@@ -270,6 +279,7 @@ class Calls:
           InvalidArgumentError: If there is no such column.
           UnavailableError: If no server answers.
         """
+        check_type("batch", batch, RolloutBatch, "take")
         fetched = []
         for part in batch._requests(columns):
             try:
@@ -302,6 +312,7 @@ class Calls:
           SignatureMismatchError: If a column does not match the signature.
           UnavailableError: If no server answers.
         """
+        check_type("batch", batch, RolloutBatch, "take")
         refused = self._change_items(batch._extension(columns, overwrite))
         return batch._accepted(refused)
 
@@ -322,6 +333,7 @@ class Calls:
           InvalidArgumentError: If the items were taken by `lacks`: they are not trained.
           UnavailableError: If no server answers.
         """
+        check_type("batch", batch, RolloutBatch, "take")
         check_ready(batch)
         # By their keys, because the lease may have ended: then they are trained all the same.
         chosen = batch._chosen(batch.info.key if keys is None else keys)
@@ -338,6 +350,7 @@ class Calls:
         Raises:
           UnavailableError: If no server answers.
         """
+        check_type("batch", batch, RolloutBatch, "take")
         settle = settle_fields(batch.table, batch.lease, batch._chosen(keys), False)
         self._client.call(*request_of("Settle", **settle))
 
@@ -361,7 +374,10 @@ class Calls:
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know rollouts.
         """
-        fields = {"version": check_integer("version", version), "rewind": bool(rewind)}
+        fields = {
+            "version": check_int64("version", version),
+            "rewind": check_bool("rewind", rewind),
+        }
         answer = self._client.call(*request_of("SetVersion", table=table, **fields))
         return answer_of("SetVersion", answer).version
 

@@ -4,12 +4,12 @@
 import bisect
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import check_integer
+from reverb._checks.arguments import check_bool, check_int64, check_integer
 from reverb._client.batch_request import BatchRequest
 from reverb._client.small_calls import answer_of, table_among
 from reverb._rollouts.settings import RolloutsInfo, column_names
@@ -115,6 +115,8 @@ class Columns:
           InvalidArgumentError: If there is no such column.
         """
         names = [columns] if isinstance(columns, str) else columns
+        if not isinstance(names, Iterable | None):
+            raise TypeError(f"columns must be names of columns or None, got {type_name(names)}")
         for name in names or ():
             self.position(name)
         return self.names if names is None else [*names]
@@ -237,7 +239,7 @@ def _sequences_of(rollout: object) -> Sequence[Mapping[str, object]]:
     if not isinstance(sequences, Sequence) or not sequences:
         raise TypeError(
             "a rollout must be a dict of columns or a list of them, one for each sequence, got "
-            f"{type_name(rollout)}"
+            f"{'none' if isinstance(sequences, Sequence) and not sequences else type_name(rollout)}"
         )
     for sequence in sequences:
         if not isinstance(sequence, Mapping):
@@ -254,7 +256,7 @@ def _versions(version: object) -> dict[str, int]:
     pair = version if isinstance(version, tuple) else (version, version)
     if len(pair) != 2:
         raise InvalidArgumentError(f"version must be a number or two, got {version!r}")
-    oldest, newest = (check_integer("version", it) for it in pair)
+    oldest, newest = (check_int64("version", it) for it in pair)
     return {"oldest": oldest, "newest": newest}
 
 
@@ -318,8 +320,10 @@ def was_inserted(refused: Sequence[bytes], table: str, after: str | None) -> boo
         return False
     newest = why.newest
     raise FailedPreconditionError(
-        f"The newest item of table {table} is {newest or '(none)'}, not {after or '(none)'}: its "
-        f"server has gone back to a checkpoint. Continue after {newest or 'none'}."
+        f"The newest item of table {table} is {newest or '(none)'}, not {after or '(none)'}: the "
+        "server has gone back to a checkpoint, the table was reset, or another program inserts "
+        "into it, too. "
+        f"Continue after {newest or 'none'}."
     )
 
 
@@ -381,7 +385,7 @@ class OpenItem:
             parts.add_sequence(number, at, sequence)
         message = protos.ItemChange(lease=self._lease_message())
         versions = _versions(self.version if version is None else version)
-        message.rollouts.add(number=number, is_partial=bool(partial), **versions)
+        message.rollouts.add(number=number, is_partial=check_bool("partial", partial), **versions)
         return Changes(self.table, [parts.into(Change(self.key, 1.0), message)])
 
     def _failure(self, number: int, reason: str) -> dict[str, object]:
@@ -419,7 +423,8 @@ def take_request(
     limit_ms: int | None,
 ) -> bytes:
     """Returns the serialized request of a take, which may wait that long, without its lease."""
-    request = protos.TakeRequest(table=columns.table, num_items=num_items, is_partial=bool(partial))
+    is_partial = check_bool("partial", partial)
+    request = protos.TakeRequest(table=columns.table, num_items=num_items, is_partial=is_partial)
     if lacks is not None:
         columns.check_of_sequences(lacks)
         takes, request.column = "lacking", columns.position(lacks)

@@ -6,9 +6,9 @@ server = reverb.Server([reverb.Table.queue("rollouts", max_size=1024)], port=800
 queue = Queue("localhost:8000", "rollouts")
 """
 
-import contextlib
 import functools
 import math
+import os
 import queue
 import threading
 import time
@@ -24,6 +24,8 @@ __all__ = ["Queue"]
 
 # Between two looks at a queue that was full, in seconds: at first, and at most.
 _SOON_S, _LATER_S = 0.001, 0.05
+# A time-out that is none, in seconds: 30 years.
+_AGES_S = 1e9
 
 
 class Queue:
@@ -63,6 +65,7 @@ class Queue:
         self.maxsize = maxsize
         # Threads that look for room and then insert, one at a time.
         self._putting = threading.Lock()
+        self._process = os.getpid()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(Queue, maxsize=self.maxsize), (self._client, self._table)
@@ -85,7 +88,9 @@ class Queue:
     def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
         """Puts an item; returns when the server has it.
 
-        Blocks while the queue is full. Ctrl-C may end the call before or after the item is there.
+        Blocks while the queue is full. Ctrl-C may end the call before or after the item is there;
+        without `timeout` and `maxsize` an item on its way is still put when there is room, as long
+        as this process lives.
 
         Args:
           item: The item.
@@ -129,7 +134,8 @@ class Queue:
 
         Args:
           block: `False`: does not wait for an item.
-          timeout: How long to wait for one, in seconds; `None`: any time.
+          timeout: How long to wait for one, in seconds; `None`: any time. A server that does not
+            answer or is away is waited for beyond that.
 
         Returns:
           The item; its arrays and tensors are writable and its own.
@@ -146,10 +152,11 @@ class Queue:
         if until != math.inf:
             left_ms = math.ceil(max(until - time.monotonic(), 0) * 1000)
         try:
-            batch = self._client.sample_batch(self._table, 1, squeeze=True, timeout_ms=left_ms)
+            batch = self._client.sample_batch(self._table, 1, timeout_ms=left_ms)
         except DeadlineExceededError as error:
             raise queue.Empty(str(error)) from None
-        return value_of([column[0, ...] for column in batch.data], self._table)
+        # A queue puts items of one step.
+        return value_of([column[0, 0, ...] for column in batch.data], self._table)
 
     def get_nowait(self) -> Any:
         """Takes the oldest item if there is one: `get(block=False)`."""
@@ -157,21 +164,35 @@ class Queue:
 
     def _put_at_once(self, columns: list[Any], until: float) -> bool:
         """Puts an item if there is room now."""
-        with self._putting if self.maxsize > 0 else contextlib.nullcontext():
-            # A server that stands still has nothing to deliver later, and a full one costs no data.
-            if not self._has_room(until):
-                return False
-            try:
-                rows = [column[np.newaxis] for column in columns]
-                self._client.insert_batch(rows, {self._table: 1.0}, timeout_ms=0)
-            except DeadlineExceededError:
-                return False
-            return True
+        if self.maxsize <= 0:
+            return self._put_into_room(columns, until)
+        putting, patience_s = self._lock(), _patience_s(until)
+        if not putting.acquire(timeout=-1 if patience_s is None else patience_s):
+            return False
+        try:
+            return self._put_into_room(columns, until)
+        finally:
+            putting.release()
+
+    def _lock(self) -> threading.Lock:
+        if self._process != os.getpid():  # A thread that held it is not in a forked child.
+            self._putting, self._process = threading.Lock(), os.getpid()
+        return self._putting
+
+    def _put_into_room(self, columns: list[Any], until: float) -> bool:
+        # A server that stands still has nothing to deliver later, and a full one costs no data.
+        if not self._has_room(until):
+            return False
+        try:
+            rows = [column[np.newaxis] for column in columns]
+            self._client.insert_batch(rows, {self._table: 1.0}, timeout_ms=0)
+        except DeadlineExceededError:
+            return False
+        return True
 
     def _has_room(self, until: float) -> bool:
-        left_s = None if until == math.inf else max(math.ceil(until - time.monotonic()), 1)
         try:
-            tables = self._client.server_info(left_s)
+            tables = self._client.server_info(_patience_s(until))
         except DeadlineExceededError:
             return False
         if self._table not in tables:
@@ -181,12 +202,17 @@ class Queue:
         return info.current_size < limit
 
 
+def _patience_s(until: float) -> int | None:
+    """Returns the whole seconds that there are for an answer; `None`: any time."""
+    return None if until == math.inf else max(math.ceil(until - time.monotonic()), 1)
+
+
 def _end(block: bool, timeout: float | None) -> float:
     """Returns until when a call may wait, on the clock of `time.monotonic`."""
     if not block:
         return time.monotonic()
     if timeout is None:
         return math.inf
-    if timeout < 0:
+    if not timeout >= 0:
         raise ValueError(f"timeout must be a number of seconds, 0 or more, got {timeout}")
-    return time.monotonic() + timeout
+    return math.inf if timeout >= _AGES_S else time.monotonic() + timeout

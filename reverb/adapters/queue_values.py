@@ -42,10 +42,11 @@ def value_of(columns: list[np.ndarray], table: str) -> Any:
       DataLossError: If they are those of no value.
     """
     try:
-        node = json.loads(columns[0].tobytes())
-    except ValueError:
-        raise DataLossError(f"an item of table {table} was not put by a Queue") from None
-    return _unpacked(node, columns)
+        return _unpacked(json.loads(columns[0].tobytes()), columns)
+    except (AttributeError, IndexError, TypeError, ValueError, pickle.UnpicklingError):
+        raise DataLossError(
+            f"an item of table {table} was not put by a Queue, and has left the table"
+        ) from None
 
 
 def _packed(value: Any, columns: list[Any]) -> Any:

@@ -59,6 +59,12 @@ def test_what_has_room_is_inserted_at_once(client):
     assert size(client) == 2
 
 
+def test_a_limit_of_ages_is_none(client):
+    for timeout_ms in (2**40 - 1, 2**40, 2**63, 10**30):
+        put(client, 1, timeout_ms=timeout_ms)
+        assert take(client) == [1]
+
+
 @pytest.mark.parametrize("timeout_ms", [0, 20])
 def test_what_would_wait_is_never_inserted(client, timeout_ms):
     put(client, 1, 2)

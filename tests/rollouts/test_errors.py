@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is refused, and the texts of it."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -200,6 +202,58 @@ def test_arguments_of_a_take(served):
         client.take("train", 1, lacks="x")
     with fails(InvalidArgumentError, "no column 'x'"):
         client.take("train", 1, columns=["x"])
+
+
+def test_flags_are_bools(served):
+    """A text would count as true, whatever it says."""
+    client = served(1)
+    client.set_version("train", 5)
+    with fails(TypeError, "rewind must be a bool, got str"):
+        client.set_version("train", 0, rewind="no")
+    assert info(client).version == 5
+    client.insert_item("train", prompt(0))
+    with client.open_item("train") as item:
+        with fails(TypeError, "partial must be a bool, got str"):
+            client.add_rollout(item, {"tokens": np.int32([1])}, partial="no")
+        client.add_rollout(item, {"tokens": np.int32([1])})
+    with fails(TypeError, "partial must be a bool, got int"):
+        client.take("train", 1, partial=1)
+    batch = client.take("train", 1, lacks="score")
+    with fails(TypeError, "overwrite must be a bool, got str"):
+        client.extend(batch, {"score": np.float32([1])}, overwrite="no")
+
+
+def test_items_and_batches_are_those_of_the_calls(served):
+    client = served(1)
+    for call in (
+        client.ack,
+        client.release,
+        client.fetch_rollouts,
+        lambda it: client.extend(it, {}),
+    ):
+        with fails(TypeError, "batch must be from take, which returns RolloutBatch, got str"):
+            call("x")
+    for call in (lambda: client.add_rollout("x", {}), lambda: client.fail_rollout("x", 0, "why")):
+        with fails(TypeError, "item must be from open_item, which returns OpenItem, got str"):
+            call()
+    ready(client, "a", num_rollouts=1)
+    with fails(TypeError, "columns must be names of columns or None, got int"):
+        client.take("train", 1, columns=5)
+    with fails(TypeError, "columns must be a dict of columns by name, got none"):
+        client.extend(client.take("train", 1), {})
+    client.insert_item("train", prompt(1), name="b")
+    with client.open_item("train") as item, fails(TypeError, "sequence, got none"):
+        client.add_rollout(item, [])
+
+
+def test_numbers_of_more_than_64_bits(served):
+    client = served(1)
+    for version in (2**63, -(2**63) - 1, 10**30):
+        message = f"version must be at least -2^63 and below 2^63, got {version}"
+        with fails(InvalidArgumentError, re.escape(message)):
+            client.set_version("train", version)
+    ready(client, "a", num_rollouts=1)
+    assert len(client.take("train", 1, timeout_ms=10**30)) == 1
 
 
 def test_keys_are_integers(served):

@@ -157,8 +157,9 @@ def test_a_feeder_goes_on_after_the_newest_item(served):
     assert insert(client, "1", after="0") == [True]
     client.reset("train")
     text = (
-        "The newest item of table train is (none), not 1: its server has gone back to a "
-        "checkpoint. Continue after none."
+        "The newest item of table train is (none), not 1: the server has gone back to a "
+        "checkpoint, the table was reset, or another program inserts into it, too. Continue after "
+        "none."
     )
     with pytest.raises(FailedPreconditionError) as caught:
         insert(client, "2", after="1")

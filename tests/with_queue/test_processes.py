@@ -235,3 +235,22 @@ def test_it_is_sent_to_processes_of_multiprocessing(apart):
     assert values.get(timeout=30) == 21
     process.join()
     assert process.exitcode == 0
+
+
+FORKED = """
+import os
+
+values.maxsize = 50
+with values._putting:  # As a thread of the parent that is in `put` at the fork.
+    child = os.fork()
+    if child == 0:
+        values.put("of the child", timeout=30)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+print(values.get(), flush=True)
+"""
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(apart):
+    with Program(WITH_QUEUE + FORKED, *apart().arguments) as program:
+        assert program.line() == "of the child"

@@ -181,13 +181,36 @@ def test_a_timeout_is_kept(make, timeout):
 
 def test_a_negative_timeout_is_refused(make):
     values = make()
-    message = "timeout must be a number of seconds, 0 or more, got -1"
+    message = "timeout must be a number of seconds, 0 or more, got "
     for call in (values.get, lambda **options: values.put(1, **options)):
-        with pytest.raises(ValueError, match=message):
-            call(timeout=-1)
+        for timeout in (-1, math.nan):
+            with pytest.raises(ValueError, match=f"{message}{timeout}"):
+                call(timeout=timeout)
     # As in Python's, it counts only with `block`.
     values.put(1, block=False, timeout=-1)
     assert values.get(block=False, timeout=-1) == 1
+
+
+def test_a_timeout_of_ages_is_none(make):
+    values = make()
+    for timeout in (1e12, 1e18, math.inf):
+        values.put(1, timeout=timeout)
+        assert values.get(timeout=timeout) == 1
+
+
+@pytest.mark.parametrize("timeout", [0, 0.1])
+def test_a_put_does_not_wait_for_another_thread(make, background, timeout):
+    values = make(100, maxsize=2)
+    values.put(1)
+    with values._putting:  # As a thread has it while the server does not answer.
+        began = time.monotonic()
+        with pytest.raises(queue.Full):
+            values.put(2, timeout=timeout)
+        assert time.monotonic() - began >= 1
+        waits = background(values.put, 2)
+        assert waits.running
+    waits.result()
+    assert values.qsize() == 2
 
 
 def test_threads_of_a_queue_do_not_exceed_maxsize(make, background):
@@ -253,8 +276,20 @@ def test_a_table_with_a_signature_refuses_items(serve):
 
 def test_an_item_that_no_queue_has_put_is_named(make):
     values = make()
-    for data in ([np.arange(3.0)], [np.arange(3, dtype=np.uint8)], [1, 2]):
+    others = (
+        '{"array": 5}',
+        '{"array": "x"}',
+        '{"tuple": 5}',
+        '{"x": 5}',
+        "{}",
+        '{"a": 1, "b": 2}',
+    )
+    texts = [[np.frombuffer(text.encode(), np.uint8)] for text in others]
+    for data in ([np.arange(3.0)], [np.arange(3, dtype=np.uint8)], [1, 2], *texts):
         values._client.insert(data, {"queue": 1.0})
+        with pytest.raises(DataLossError, match="table queue was not put by a Queue"):
+            values.get()
+        values._client.insert_sequence([np.array([it, it]) for it in data], {"queue": 1.0})
         with pytest.raises(DataLossError, match="table queue was not put by a Queue"):
             values.get()
     assert values.empty()
