@@ -46,7 +46,8 @@ pub struct Scan {
     last: Option<Position>,
     /// True if some items may not be listed yet.
     is_open: bool,
-    _open: OpenScan,
+    /// Not for a scan of some keys, which does not ask when they came.
+    _open: Option<OpenScan>,
 }
 
 /// Order of an item in a scan: insertion time and handle.
@@ -83,16 +84,7 @@ impl Table {
     pub fn begin_unlisted_scan(&self, condition: ItemCondition) -> Result<Scan> {
         let (newest_ns, open) =
             self.read_state(|state| (state.newest_ns(), state.contents().replaced.begin_scan()))?;
-        Ok(Scan {
-            newest_ns,
-            condition,
-            handles: Vec::new(),
-            keys: Vec::new(),
-            visited: 0,
-            last: None,
-            is_open: true,
-            _open: open,
-        })
+        Ok(Scan { newest_ns, is_open: true, _open: Some(open), ..Scan::of(condition, &[]) })
     }
 
     /// Begins a scan over the items with these keys that fulfil a condition, in the order of the
@@ -102,10 +94,7 @@ impl Table {
     ///
     /// `Cancelled` if the table is closed.
     pub fn begin_fetch(&self, keys: &[u64], condition: ItemCondition) -> Result<Scan> {
-        let mut scan = self.begin_unlisted_scan(condition)?;
-        scan.is_open = false;
-        scan.keys = keys.to_vec();
-        Ok(scan)
+        self.read_state(|_| Scan::of(condition, keys))
     }
 
     /// Lists the next items of a scan, at most `most`, after all listed items were visited.
@@ -195,8 +184,12 @@ pub(super) fn fulfils(condition: &ItemCondition, item: &Item) -> bool {
 }
 
 /// An item in the form for scans, if it fulfils a condition now.
-fn stored_if(condition: &ItemCondition, state: &TableState, handle: Handle) -> Option<StoredItem> {
-    let item = state.items().get(handle);
+fn stored_if(
+    condition: &ItemCondition,
+    state: &TableState,
+    handle: Handle,
+    item: &Item,
+) -> Option<StoredItem> {
     fulfils(condition, item).then(|| item.to_stored(state.removal_priority(handle)))
 }
 
@@ -215,6 +208,20 @@ impl Scan {
     pub const LISTING_BYTES: usize = 3 * size_of::<Position>();
     /// Largest number of items that are read at a time.
     pub const MAX_ITEMS: usize = VISITED_ENTRIES;
+
+    /// A scan of these keys, which lists nothing.
+    fn of(condition: ItemCondition, keys: &[u64]) -> Self {
+        Self {
+            newest_ns: i64::MAX,
+            condition,
+            handles: Vec::new(),
+            keys: keys.to_vec(),
+            visited: 0,
+            last: None,
+            is_open: false,
+            _open: None,
+        }
+    }
 
     /// Bytes of the list.
     pub fn listed_bytes(&self) -> usize {
@@ -242,7 +249,7 @@ impl Scan {
                 }
                 *visited += 1;
                 let found = match handle {
-                    Some(handle) => stored_if(condition, state, handle),
+                    Some(it) => stored_if(condition, state, it, state.items().get(it)),
                     None => state.aside(key).filter(|it| {
                         condition.holds(it.priority, it.times_sampled, it.inserted_at_ns)
                     }),
@@ -262,11 +269,10 @@ impl Scan {
         let mut chunk_bytes = 0;
         for &handle in self.handles[self.visited..].iter().take(VISITED_ENTRIES) {
             self.visited += 1;
-            let Some(item) = state.items().in_entry(handle) else { continue };
-            if state.since_ns(item) > self.newest_ns || !fulfils(&self.condition, item) {
-                continue;
-            }
-            let item = item.to_stored(state.removal_priority(handle));
+            let item = state.items().in_entry(handle);
+            let listed = item.filter(|item| state.since_ns(item) <= self.newest_ns);
+            let found = listed.and_then(|it| stored_if(&self.condition, state, handle, it));
+            let Some(item) = found else { continue };
             chunk_bytes += item.trajectory.chunk_bytes();
             items.push(item.into_scanned(state.len() as i64));
             if chunk_bytes >= MAX_SAMPLE_BYTES || items.len() >= most {
